@@ -1,0 +1,350 @@
+package child
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// waitOptions: children that do not announce their end by SIGCHLD count too.
+const waitOptions = syscall.WALL
+
+// BecomeSubreaper makes this process the one to which orphaned descendants fall,
+// from now on and until it ends. Pid 1 is that anyway. It is not inherited by
+// children.
+func BecomeSubreaper() error {
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("become a subreaper: %w", err)
+	}
+	return nil
+}
+
+func sysProcAttr(spec Spec) *syscall.SysProcAttr {
+	attr := &syscall.SysProcAttr{Setpgid: spec.NewGroup}
+	if spec.DeathSignal {
+		attr.Pdeathsig = syscall.SIGKILL
+	}
+	return attr
+}
+
+// waitForChild returns nil when a child has ended and can be reaped. It does not
+// reap it, because that must happen under the lock.
+func waitForChild() error {
+	for {
+		err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOWAIT|unix.WALL, nil)
+		if !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+// orphans returns false: descendants that are not our children do not exist without
+// a child of ours.
+func (p *Process) orphans() bool { return false }
+
+// SignalAll sends a signal to CMD's group, if it was started with one, and to every
+// other descendant, each once, and returns how many processes got it. The error
+// tells what could not be read or signalled; the others have got the signal all the
+// same. A process that is started meanwhile may be missed.
+//
+// A request to end (TERM, INT, HUP, QUIT) is followed by CONT: a stopped process
+// would not act on it before it is continued.
+func (p *Process) SignalAll(sig syscall.Signal) (int, error) {
+	select {
+	case <-p.gone:
+		return 0, nil
+	default:
+	}
+	tree, err := scan()
+	errs := []error{err}
+	n := 0
+
+	group, err := p.signalGroup(tree, sig)
+	errs = append(errs, err)
+	if group && len(tree) == 0 {
+		n++ // /proc tells us nothing, but somebody got it
+	}
+	for _, d := range tree {
+		if d.dead() {
+			continue
+		}
+		if group && d.group == p.pid {
+			n++
+			continue
+		}
+		sent, err := p.signalOne(tree, d, sig)
+		if sent {
+			n++
+		}
+		errs = append(errs, err)
+	}
+	return n, errors.Join(errs...)
+}
+
+// signalGroup signals CMD's group, and reports whether it did. Unlike signals to
+// one process after the other, this misses no process that is being forked.
+func (p *Process) signalGroup(tree map[int]stat, sig syscall.Signal) (bool, error) {
+	if !p.group {
+		return false, nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	// The group's number can be given to a stranger only when CMD and every member
+	// has been reaped. We are who reaps CMD and our other children, under the lock.
+	if p.reaped && !p.hasMember(tree) {
+		return false, nil
+	}
+	err := syscall.Kill(-p.pid, sig)
+	if err == nil && wakes(sig) {
+		err = syscall.Kill(-p.pid, syscall.SIGCONT)
+	}
+	switch {
+	case err == nil:
+		return true, nil
+	case errors.Is(err, syscall.ESRCH):
+		return false, nil
+	default:
+		return false, fmt.Errorf("signal process group %d: %w", p.pid, err)
+	}
+}
+
+// hasMember reports whether one of our own children is in CMD's group. The lock is
+// held, so it stays unreaped.
+func (p *Process) hasMember(tree map[int]stat) bool {
+	self := os.Getpid()
+	for pid, d := range tree {
+		if d.group != p.pid || d.parent != self {
+			continue
+		}
+		if now, err := readStat(pid); err == nil && now.start == d.start && now.parent == self && now.group == p.pid {
+			return true
+		}
+	}
+	return false
+}
+
+// signalOne signals one process of the tree, and reports whether it got it. That
+// it has ended meanwhile is no error.
+func (p *Process) signalOne(tree map[int]stat, d stat, sig syscall.Signal) (bool, error) {
+	send := func(sig syscall.Signal) error { return syscall.Kill(d.pid, sig) }
+	fd, err := unix.PidfdOpen(d.pid, 0)
+	switch {
+	case err == nil:
+		defer unix.Close(fd)
+		send = func(sig syscall.Signal) error {
+			err := unix.PidfdSendSignal(fd, sig, nil, 0)
+			if errors.Is(err, unix.ENOSYS) {
+				err = syscall.Kill(d.pid, sig)
+			}
+			return err
+		}
+	case errors.Is(err, unix.ESRCH):
+		return false, nil
+	default:
+		// An old kernel, a filter, no descriptor left. The lock keeps at least
+		// our own children's numbers from being reused.
+		p.mu.Lock()
+		defer p.mu.Unlock()
+	}
+
+	// The number may be a stranger's by now: then it started later. And the scan,
+	// which is no snapshot, may have taken a number for a parent that was reused
+	// while it ran: then the parent is another one by now.
+	now, err := readStat(d.pid)
+	if err != nil || now.start != d.start {
+		return false, nil
+	}
+	if _, ok := tree[now.parent]; !ok && now.parent != os.Getpid() {
+		return false, nil
+	}
+	err = send(sig)
+	if err == nil && wakes(sig) {
+		err = send(syscall.SIGCONT)
+	}
+	switch {
+	case err == nil:
+		return true, nil
+	case errors.Is(err, syscall.ESRCH):
+		return false, nil
+	default:
+		return false, fmt.Errorf("signal process %d: %w", d.pid, err)
+	}
+}
+
+// Descendants returns the process numbers of our living descendants, in no order.
+// The error tells what could not be read; the numbers are then what was found all
+// the same.
+func Descendants() ([]int, error) {
+	tree, err := scan()
+	var pids []int
+	for pid, d := range tree {
+		if !d.dead() {
+			pids = append(pids, pid)
+		}
+	}
+	return pids, err
+}
+
+// stat is what /proc/PID/stat says of a process.
+type stat struct {
+	pid     int
+	state   byte
+	parent  int
+	group   int
+	threads int
+	start   uint64 // clock ticks after the boot
+}
+
+// dead reports whether the process has ended and only waits for being reaped. One
+// whose first thread has ended while others go on looks alike but for their number.
+func (s stat) dead() bool {
+	return (s.state == 'Z' || s.state == 'X') && s.threads <= 1
+}
+
+// scan returns all our descendants, the dead ones included, but never ourselves.
+func scan() (map[int]stat, error) {
+	self := os.Getpid()
+	if link, err := os.Readlink("/proc/self"); err != nil {
+		return nil, fmt.Errorf("find descendants: %w", err)
+	} else if link != strconv.Itoa(self) {
+		// Its numbers mean other processes than ours.
+		return nil, fmt.Errorf("find descendants: /proc belongs to another PID namespace")
+	}
+	dir, err := os.Open("/proc")
+	if err != nil {
+		return nil, fmt.Errorf("find descendants: %w", err)
+	}
+	names, err := dir.Readdirnames(-1)
+	dir.Close()
+	if err != nil {
+		return nil, fmt.Errorf("find descendants: %w", err)
+	}
+
+	all := make(map[int]stat, len(names))
+	hidden := 0
+	for _, name := range names {
+		pid, err := strconv.Atoi(name)
+		if err != nil {
+			continue
+		}
+		s, err := readStat(pid)
+		switch {
+		case err == nil:
+			all[pid] = s
+		case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
+			hidden++
+		}
+	}
+	adopt(all)
+	tree := below(all, self)
+	if hidden > 0 {
+		return tree, fmt.Errorf("find descendants: %d processes are hidden from us (hidepid)", hidden)
+	}
+	return tree, nil
+}
+
+// adopt reads again the processes whose parent was not seen: it ended while we
+// looked, and they have another one by now.
+func adopt(all map[int]stat) {
+	for range 3 { // the new parent may end as well; parents that are hidden stay so
+		again := false
+		for pid, s := range all {
+			if _, ok := all[s.parent]; ok || s.parent == 0 {
+				continue
+			}
+			now, err := readStat(pid)
+			switch {
+			case err != nil:
+				delete(all, pid)
+			case now.parent != s.parent:
+				all[pid] = now
+				again = true
+			}
+		}
+		if !again {
+			return
+		}
+	}
+}
+
+// below returns the processes of all that descend from root.
+func below(all map[int]stat, root int) map[int]stat {
+	children := make(map[int][]int, len(all))
+	for pid, s := range all {
+		children[s.parent] = append(children[s.parent], pid)
+	}
+	tree := make(map[int]stat)
+	queue := []int{root}
+	for len(queue) > 0 {
+		next := queue[0]
+		queue = queue[1:]
+		for _, pid := range children[next] {
+			if _, seen := tree[pid]; !seen && pid != root {
+				tree[pid] = all[pid]
+				queue = append(queue, pid)
+			}
+		}
+	}
+	return tree
+}
+
+// readStat reads what the kernel says of a process. It makes the three calls itself
+// because a process that forks quickly gives us little time.
+func readStat(pid int) (stat, error) {
+	fd, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/stat", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return stat{}, err
+	}
+	defer unix.Close(fd)
+	var text [1024]byte // the kernel's line is at most some 400 bytes
+	for {
+		n, err := unix.Read(fd, text[:])
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return stat{}, err // ESRCH: it has been reaped since
+		}
+		return parseStat(text[:n])
+	}
+}
+
+// parseStat takes the line of /proc/PID/stat apart.
+func parseStat(line []byte) (stat, error) {
+	var s stat
+	// The second field is the program's name in parentheses, in which blanks and
+	// parentheses may occur; no later field has any.
+	head, rest, ok := cutLast(line, ')')
+	if !ok {
+		return s, errors.New("no name in the process's stat line")
+	}
+	pid, _, ok := bytes.Cut(head, []byte(" ("))
+	fields := bytes.Fields(rest)
+	// Counted from the third field on: state, ppid, pgrp, …, num_threads (20th),
+	// itrealvalue, starttime (22nd).
+	if !ok || len(fields) < 20 || len(fields[0]) != 1 {
+		return s, errors.New("too few fields in the process's stat line")
+	}
+	s.state = fields[0][0]
+	var errs [5]error
+	s.pid, errs[0] = strconv.Atoi(string(pid))
+	s.parent, errs[1] = strconv.Atoi(string(fields[1]))
+	s.group, errs[2] = strconv.Atoi(string(fields[2]))
+	s.threads, errs[3] = strconv.Atoi(string(fields[17]))
+	s.start, errs[4] = strconv.ParseUint(string(fields[19]), 10, 64)
+	return s, errors.Join(errs[:]...)
+}
+
+// cutLast cuts around the last sep.
+func cutLast(text []byte, sep byte) (before, after []byte, found bool) {
+	i := bytes.LastIndexByte(text, sep)
+	if i < 0 {
+		return text, nil, false
+	}
+	return text[:i], text[i+1:], true
+}
