@@ -1,0 +1,161 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/term"
+
+	"github.com/lockgate/lockgate/internal/config"
+	"github.com/lockgate/lockgate/internal/gatedir"
+	"github.com/lockgate/lockgate/internal/logging"
+)
+
+// flushLimit is how long the end of the program waits for its last log lines.
+const flushLimit = 500 * time.Millisecond
+
+const usage = `lockgate runs a command only while it holds a named lock in a database.
+
+usage:
+  lockgate run -- CMD [ARG...]    take the lock, run CMD, release
+  lockgate sidecar                hold the lock for a main in another container
+  lockgate exec -- CMD [ARG...]   run CMD, in main's container, under the sidecar's lock
+  lockgate check [--verdict]      exit 0 only while the lock is held (for probes and scripts)
+  lockgate version                print the version
+
+Settings are environment variables. These are needed, by run and sidecar:
+  LOCKGATE_NAME     the lock's name
+  LOCKGATE_DB_URL   mysql://user@host:3306/db or sqlite:///path/to/file
+
+LOCKGATE_ON_BUSY says what to do while somebody else has the lock: skip (the
+default), wait or fail. The README lists all settings and exit codes.
+`
+
+// program is one run of lockgate, with everything it gets from outside.
+type program struct {
+	args    []string
+	environ []string
+	stdout  io.Writer
+	stderr  *os.File
+	signals <-chan os.Signal
+}
+
+// handled are the signals that lockgate acts on. SIGPIPE is among them so that
+// a reader of our log that went away does not end us: the write then returns an
+// error instead. A signal that was ignored when we started, as nohup does it,
+// stays ignored, for us and for CMD.
+func handled() []os.Signal {
+	all := []os.Signal{
+		syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT,
+		syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH, syscall.SIGPIPE,
+	}
+	var sigs []os.Signal
+	for _, sig := range all {
+		if !signal.Ignored(sig) {
+			sigs = append(sigs, sig)
+		}
+	}
+	return sigs
+}
+
+// run runs the command that the arguments name and returns the exit code.
+func (p *program) run() int {
+	if len(p.args) == 0 {
+		return p.wrongUsage("which command?")
+	}
+	switch name, args := p.args[0], p.args[1:]; name {
+	case "run":
+		return p.runRun(args)
+	case "exec":
+		return p.runExec(args)
+	case "sidecar":
+		return p.runSidecar(args)
+	case "check":
+		return p.runCheck(args)
+	case "version", "--version":
+		return p.print(args, "lockgate "+version+"\n")
+	case "help", "--help", "-h":
+		return p.print(args, usage)
+	case "init", "install", "status", "unlock", "migrate", "config":
+		return p.wrongUsage("the command %q is not in this version yet", name)
+	default:
+		return p.wrongUsage("there is no command %q", name)
+	}
+}
+
+func (p *program) print(args []string, text string) int {
+	if len(args) > 0 {
+		return p.wrongUsage("unexpected argument %q", args[0])
+	}
+	if _, err := io.WriteString(p.stdout, text); err != nil {
+		p.say("%v", err)
+		return gatedir.CodeInternal
+	}
+	return 0
+}
+
+// say writes a line for a person who may have no logger yet.
+func (p *program) say(format string, args ...any) {
+	_, _ = fmt.Fprintf(p.stderr, "lockgate: "+format+"\n", args...)
+}
+
+func (p *program) wrongUsage(format string, args ...any) int {
+	p.say(format, args...)
+	p.say("see: lockgate --help")
+	return gatedir.CodeUsage
+}
+
+// wrongConfig lists everything that is wrong with the settings.
+func (p *program) wrongConfig(err error) int {
+	if wrong, ok := errors.AsType[*config.Error](err); ok {
+		for _, problem := range wrong.Problems {
+			p.say("%s", problem)
+		}
+	} else {
+		p.say("%v", err)
+	}
+	return gatedir.CodeConfig
+}
+
+// command splits off CMD from the arguments of run and exec.
+func command(args []string) ([]string, error) {
+	switch {
+	case len(args) > 0 && args[0] == "--":
+		args = args[1:]
+	case len(args) > 0 && strings.HasPrefix(args[0], "-"):
+		return nil, fmt.Errorf("unknown option %q", args[0])
+	}
+	if len(args) == 0 || args[0] == "" {
+		return nil, errors.New("which command shall be run? write it after --")
+	}
+	return args, nil
+}
+
+// logger makes the logger. The returned function writes out what is pending.
+func (p *program) logger(cfg config.Config) (log *slog.Logger, flush func()) {
+	log, buffer := logging.New(logging.Options{
+		Writer:     p.stderr,
+		Format:     cfg.LogFormat,
+		Level:      cfg.LogLevel,
+		IsTerminal: term.IsTerminal(int(p.stderr.Fd())),
+		NoColor:    cfg.NoColor,
+	})
+	return log, func() { buffer.Close(flushLimit) }
+}
+
+// stopSignal tells whether a signal asks lockgate to stop.
+func stopSignal(sig os.Signal) bool {
+	switch sig {
+	case syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT:
+		return true
+	default:
+		return false
+	}
+}

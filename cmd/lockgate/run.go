@@ -1,0 +1,239 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/lockgate/lockgate/internal/bootclock"
+	"github.com/lockgate/lockgate/internal/child"
+	"github.com/lockgate/lockgate/internal/config"
+	"github.com/lockgate/lockgate/internal/gate"
+	"github.com/lockgate/lockgate/internal/gatedir"
+	"github.com/lockgate/lockgate/internal/holder"
+)
+
+// runRun is a holder and, as a process of its own, an exec on a private gate
+// directory. So the two guard each other as in a pod: if either is killed or
+// frozen, the other sees to it that CMD does not outlive the lease.
+func (p *program) runRun(args []string) int {
+	argv, err := command(args)
+	if err != nil {
+		return p.wrongUsage("run: %v", err)
+	}
+	if _, code := p.lookup(argv[0]); code != 0 {
+		return code
+	}
+	cfg, err := config.Load(config.Run, p.environ)
+	if err != nil {
+		return p.wrongConfig(err)
+	}
+	boot, err := bootclock.BootID()
+	if err != nil {
+		p.say("%v", err)
+		return gatedir.CodeInternal
+	}
+	log, flush := p.logger(cfg)
+	defer flush()
+	store, wait, err := openStore(cfg, boot, log)
+	if err != nil {
+		return p.wrongConfig(err)
+	}
+	defer func() { _ = store.Close() }()
+	dir, err := privateDir(p.environ)
+	if err != nil {
+		p.say("%v", err)
+		return gatedir.CodeConfig
+	}
+	defer func() { _ = os.RemoveAll(dir.Path()) }()
+	lock, err := dir.LockHolder()
+	if err != nil {
+		return p.wrongDir(err)
+	}
+	defer func() { _ = lock.Close() }()
+
+	r := &runner{program: p}
+	if code, err := r.start(dir, argv); err != nil {
+		log.Error("cannot start", "err", err)
+		return code
+	}
+	watch := make(chan gate.Status, 1)
+	h := holder.New(holder.Config{
+		Dir:     dir,
+		Boot:    boot,
+		Owner:   readableOwner(cfg, p.environ),
+		Gate:    gateConfig(cfg, store, wait, log),
+		Policy:  policy(cfg),
+		Observe: func(s gate.Status) { replace(watch, s) },
+		Log:     log,
+	})
+	defer func() { _ = h.Close() }()
+
+	ctx, cancel := context.WithCancel(context.Background())
+	guarded := make(chan error, 1)
+	go func() { guarded <- r.guard(ctx, watch, cfg.SafetyMargin/2) }()
+	// The exec half ends the attempt by ending, so this context never does.
+	status := h.Serve(context.WithoutCancel(ctx), gatedir.Request{Nonce: r.nonce, Boot: boot}, r.half.Gone())
+	if errors.Is(status.Err, gate.ErrPublish) {
+		_ = r.half.Signal(syscall.SIGTERM) // it waits for a verdict that cannot come
+	}
+	<-r.half.Gone()
+	cancel()
+	if err := <-guarded; err != nil {
+		log.Warn("not everything could be looked after", "err", err)
+	}
+	return r.code(status)
+}
+
+// runner is the holding half's view of the guarding half.
+type runner struct {
+	*program
+	nonce string
+	half  *child.Process
+}
+
+// start starts the guarding half.
+func (r *runner) start(dir *gatedir.Dir, argv []string) (code int, err error) {
+	// What a dead exec half leaves becomes ours, so that it can be killed
+	// before the lock is released.
+	if err := child.BecomeSubreaper(); err != nil {
+		return gatedir.CodeInternal, err
+	}
+	select {
+	case sig := <-r.signals:
+		if n, ok := sig.(syscall.Signal); ok && stopSignal(sig) {
+			return gatedir.CodeSignal + int(n), fmt.Errorf("told to stop by signal %s", sig)
+		}
+	default:
+	}
+	self, err := selfPath()
+	if err != nil {
+		return gatedir.CodeInternal, err
+	}
+	r.nonce = newNonce()
+	env := slices.DeleteFunc(slices.Clone(r.environ), func(kv string) bool {
+		return strings.HasPrefix(kv, config.Prefix+"DB_") || strings.HasPrefix(kv, config.Prefix+"DIR=")
+	})
+	r.half, err = child.Start(child.Spec{
+		Path:     self,
+		Args:     append([]string{os.Args[0], "exec", halfOption + r.nonce, "--"}, argv...),
+		Env:      append(env, config.Prefix+"DIR="+dir.Path()),
+		NewGroup: true,
+	})
+	if err != nil {
+		return gatedir.CodeInternal, fmt.Errorf("start the guarding half: %w", err)
+	}
+	return 0, nil
+}
+
+// guard passes signals on to the guarding half, and takes over where that half
+// does not do its work: it KILLs what a dead one leaves, and everything when
+// kill-at has passed by late. It ends when all that was started is gone, or
+// with ctx.
+func (r *runner) guard(ctx context.Context, watch <-chan gate.Status, late time.Duration) error {
+	alarm, err := bootclock.NewAlarm()
+	if err != nil {
+		return errors.Join(err, r.half.KillAll(ctx))
+	}
+	defer alarm.Close()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-r.half.Gone():
+			return nil
+		case <-r.half.Exited():
+			return r.half.KillAll(ctx)
+		case <-alarm.C():
+			return r.half.KillAll(ctx)
+		case s := <-watch:
+			if s.State == gate.Acquired {
+				alarm.Set(s.KillAt + late)
+			}
+		case sig := <-r.signals:
+			if n, ok := sig.(syscall.Signal); ok && n != syscall.SIGPIPE {
+				_ = r.half.Signal(n) // it may have ended just now
+			}
+		}
+	}
+}
+
+// code is run's exit code: the guarding half's, unless that was killed.
+func (r *runner) code(status gate.Status) int {
+	code := r.half.ExitCode()
+	if errors.Is(status.Err, gate.ErrPublish) {
+		return gatedir.CodeConfig
+	}
+	if r.half.TermSignal() != 0 && status.State == gate.Lost {
+		return gatedir.CodeLost
+	}
+	return code
+}
+
+// replace puts s into a channel of one place, instead of what nobody has taken.
+// There is one sender.
+func replace[T any](c chan T, s T) {
+	select {
+	case <-c:
+	default:
+	}
+	c <- s
+}
+
+// privateDir makes a gate directory that only this user can see, in memory
+// where there is such a place.
+func privateDir(environ []string) (*gatedir.Dir, error) {
+	var tried []error
+	for _, parent := range privateParents(environ) {
+		path, err := os.MkdirTemp(parent, "lockgate-")
+		if err != nil {
+			tried = append(tried, err)
+			continue
+		}
+		dir, err := gatedir.Open(path)
+		if err == nil {
+			err = dir.Check("holder")
+		}
+		if err == nil {
+			return dir, nil
+		}
+		_ = os.RemoveAll(path)
+		tried = append(tried, err)
+	}
+	return nil, fmt.Errorf("no place for a private directory; set TMPDIR to one that can be written: %w", errors.Join(tried...))
+}
+
+func privateParents(environ []string) []string {
+	var runtimeDir string
+	tmp := "/tmp"
+	for _, entry := range environ {
+		name, value, _ := strings.Cut(entry, "=")
+		switch {
+		case name == "XDG_RUNTIME_DIR":
+			runtimeDir = value
+		case name == "TMPDIR" && value != "":
+			tmp = value
+		}
+	}
+	parents := []string{"/dev/shm", tmp}
+	if filepath.IsAbs(runtimeDir) {
+		parents = append([]string{runtimeDir}, parents...)
+	}
+	return parents
+}
+
+// selfPath is how to start this program again. The link in /proc leads to it
+// even after its file was replaced or removed.
+func selfPath() (string, error) {
+	const link = "/proc/self/exe"
+	if _, err := os.Stat(link); err == nil {
+		return link, nil
+	}
+	return os.Executable()
+}

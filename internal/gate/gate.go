@@ -1,0 +1,705 @@
+package gate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"github.com/lockgate/lockgate/internal/db"
+)
+
+// OnBusy is what to do when somebody else has the lock.
+type OnBusy string
+
+// The three policies.
+const (
+	Skip OnBusy = "skip" // give up at once, and call it a success
+	Wait OnBusy = "wait" // try again until WaitTimeout
+	Fail OnBusy = "fail" // give up at once
+)
+
+// State is where a gate stands; see the package comment.
+type State string
+
+// The states. Skipped, Busy, Failed, Lost and Released are final.
+const (
+	Waiting   State = "waiting"
+	Acquired  State = "acquired"
+	Skipped   State = "skipped"
+	Busy      State = "busy"
+	Failed    State = "failed"
+	Lost      State = "lost"
+	Releasing State = "releasing"
+	Released  State = "released"
+)
+
+var (
+	// ErrUntrusted is the cause with which the work's context ends when the
+	// lease could not be renewed in time.
+	ErrUntrusted = errors.New("lease could not be renewed in time")
+
+	// ErrWithdrawn is the error of an attempt that was given up because its
+	// context ended: nobody waits for the lock any more.
+	ErrWithdrawn = errors.New("attempt withdrawn")
+
+	// ErrWaitedTooLong is the error of Busy when WaitTimeout has passed.
+	ErrWaitedTooLong = errors.New("waited too long")
+
+	// ErrUnreachable is the error of Failed when the store could not be reached
+	// for StartTimeout.
+	ErrUnreachable = errors.New("store could not be reached")
+
+	// ErrPublish is the error of Failed when the verdict could not be published.
+	ErrPublish = errors.New("verdict could not be published")
+)
+
+// Limits of what the gate waits for, apart from the settings.
+const (
+	maxWaitingSilence = 4 * time.Second        // "waiting" is published at least this often
+	heartbeat         = time.Second            // clocks are looked at at least this often while holding
+	clockJump         = time.Second            // a step of the wall clock that asks for a renewal
+	minPause          = 50 * time.Millisecond  // between tries after an error
+	maxPause          = 2 * time.Second        // the same, after many errors
+	againPause        = 20 * time.Millisecond  // after the store has asked for another try
+	settleLimit       = 10 * time.Second       // for a release, or for undoing an acquire
+	repeatLogEvery    = 15 * time.Second       // the same trouble is logged again this often
+	minCall           = 100 * time.Millisecond // a store call is given at least this long
+)
+
+// Config says what a gate guards and by which policy. Durations must have been
+// checked; see the settings.
+type Config struct {
+	Store   db.Store
+	Request db.Request
+
+	OnBusy       OnBusy
+	WaitTimeout  time.Duration // 0 waits for ever
+	PollEvery    time.Duration // between tries while waiting; jittered
+	StartTimeout time.Duration // a store that cannot be reached is retried this long
+
+	RenewEvery   time.Duration
+	StopGrace    time.Duration // what the work is given between stop-at and kill-at
+	SafetyMargin time.Duration // from kill-at to the end of the lease
+	CallLimit    time.Duration // for each store call
+
+	// LockWait is how long the store may keep a call waiting after its caller
+	// has gone. An acquire of unknown outcome can take effect this long.
+	LockWait time.Duration
+
+	// Resume is a lease that an earlier holder of the same request had
+	// published. Run then carries on with it and never acquires.
+	Resume *Resume
+
+	// MaybeTaken says that an earlier holder of the same request may have
+	// sent an acquire whose outcome nobody knows.
+	MaybeTaken bool
+
+	// Boot reads the boot clock.
+	Boot func() time.Duration
+
+	// Publish tells others where the gate stands. It is called from Run's
+	// goroutine only, and must not block. Acquired is published again with each
+	// renewal. The work is not started, and a deadline not moved, unless
+	// Publish accepted it.
+	Publish func(Status) error
+
+	Log *slog.Logger
+}
+
+// Resume is a lease in mid-hold. Times are readings of the boot clock.
+type Resume struct {
+	Lease                    db.Lease
+	Acquired                 time.Duration
+	StopAt, KillAt, LeaseEnd time.Duration
+}
+
+// Status is where a gate stands and why. Times are readings of the boot clock.
+type Status struct {
+	State State
+	Lease db.Lease // from Acquired on
+
+	Acquired                 time.Duration
+	StopAt, KillAt, LeaseEnd time.Duration
+
+	Held *db.HeldError // who has the lock: Waiting (when known), Skipped, Busy
+	Err  error         // why: Busy, Failed, Lost; after Released, why the release is not confirmed
+}
+
+// Run tries for the lock, runs work while it holds, and lets go when work has
+// returned. It returns the final status, which it has also published, except
+// for Failed with [ErrPublish].
+//
+// The end of ctx withdraws an attempt (Failed with [ErrWithdrawn]). It does not
+// touch a lease: once the work runs, only its return ends the hold. The work's
+// context does not end with ctx but, with [ErrUntrusted] or [db.ErrLost] as its
+// cause, when the lease is not to be trusted any more; the work is then expected
+// to end what it guards and return.
+func Run(ctx context.Context, cfg Config, work func(ctx context.Context, lease db.Lease)) Status {
+	g := &gate{Config: cfg, log: cfg.Log.With("lock", cfg.Request.Name), start: time.Now(), boot0: cfg.Boot()}
+	if cfg.MaybeTaken {
+		g.unclear, g.unclearAt = true, g.now()
+	}
+	var h hold
+	if cfg.Resume != nil {
+		h = resume(*cfg.Resume)
+		g.log.Info("carrying on with the lease", "token", h.lease.Token)
+	} else {
+		status, ok := g.acquire(ctx)
+		if status.State == Acquired {
+			if h, ok = g.open(status); !ok {
+				status = Status{State: Failed, Err: ErrPublish}
+			}
+		}
+		if !ok {
+			return g.giveUp(ctx, status)
+		}
+	}
+	return g.keep(ctx, h, work)
+}
+
+// gate is one Run. It belongs to one goroutine.
+type gate struct {
+	Config
+	log   *slog.Logger
+	start time.Time     // monotonic
+	boot0 time.Duration // boot clock at start
+
+	// unclear says that an acquire was sent at unclearAt whose outcome nobody
+	// knows; it may still take effect.
+	unclear   bool
+	unclearAt time.Duration
+
+	trouble trouble
+}
+
+// now is the boot clock, or the monotonic clock where that one is ahead: the
+// stricter of the two. Both count from the same reading at the start.
+func (g *gate) now() time.Duration {
+	return max(g.Boot(), g.boot0+time.Since(g.start))
+}
+
+// hold is a lease that is held, or was.
+type hold struct {
+	lease    db.Lease
+	acquired time.Duration
+	stopAt   time.Duration
+	killAt   time.Duration
+	end      time.Duration
+}
+
+func resume(r Resume) hold {
+	return hold{lease: r.Lease, acquired: r.Acquired, stopAt: r.StopAt, killAt: r.KillAt, end: r.LeaseEnd}
+}
+
+// window is the trust that a lease deserves which was asked for at t0.
+func (g *gate) window(lease db.Lease, t0, acquired time.Duration) hold {
+	end := t0 + lease.Life
+	killAt := end - g.SafetyMargin
+	return hold{lease: lease, acquired: acquired, end: end, killAt: killAt, stopAt: killAt - g.StopGrace}
+}
+
+func (h hold) status(s State, err error) Status {
+	return Status{
+		State: s, Lease: h.lease, Err: err,
+		Acquired: h.acquired, StopAt: h.stopAt, KillAt: h.killAt, LeaseEnd: h.end,
+	}
+}
+
+// acquire tries until there is a verdict. A status of Acquired is not published
+// yet and carries the window.
+func (g *gate) acquire(ctx context.Context) (status Status, ok bool) {
+	var (
+		began     = g.now()
+		bad       streak
+		held      *db.HeldError
+		announced string
+	)
+	for {
+		if err := g.Publish(Status{State: Waiting, Held: held}); err != nil {
+			g.log.Error("publish verdict", "err", err)
+			return Status{State: Failed, Err: fmt.Errorf("%w: %w", ErrPublish, err)}, false
+		}
+		if ctx.Err() != nil {
+			return Status{State: Failed, Err: fmt.Errorf("%w: %w", ErrWithdrawn, context.Cause(ctx))}, false
+		}
+		t0 := g.now()
+		lease, err := g.tryAcquire(ctx)
+		now := g.now()
+		var pause time.Duration
+		switch {
+		case err == nil:
+			h := g.window(lease, t0, t0-lease.Age)
+			if now < h.stopAt {
+				return h.status(Acquired, nil), true
+			}
+			// The answer took so long that nothing is left to trust. The lock is
+			// ours all the same: asking again extends it.
+			g.unclear, g.unclearAt = true, t0
+			err = fmt.Errorf("acquire %q: the answer took %s", g.Request.Name, now-t0)
+			pause = g.troubled(&bad, now, err)
+
+		case errors.Is(err, db.ErrHeld):
+			bad, g.trouble = streak{}, trouble{}
+			held, _ = errors.AsType[*db.HeldError](err)
+			if held == nil {
+				held = &db.HeldError{Name: g.Request.Name}
+			}
+			switch {
+			case g.OnBusy == Skip:
+				return Status{State: Skipped, Held: held, Err: err}, false
+			case g.OnBusy == Fail:
+				return Status{State: Busy, Held: held, Err: err}, false
+			case g.WaitTimeout > 0 && now-began >= g.WaitTimeout:
+				return Status{State: Busy, Held: held,
+					Err: fmt.Errorf("%w, %s: %w", ErrWaitedTooLong, g.WaitTimeout, err)}, false
+			}
+			if who := fmt.Sprint(held.Owner, held.Token); who != announced {
+				announced = who
+				g.log.Info("waiting for the lock", heldAttrs(held)...)
+			}
+			// Also look at the moment the holder's lease should end.
+			pause = min(jitter(g.PollEvery), max(held.Remaining+time.Millisecond, jitter(minPause)))
+			if g.WaitTimeout > 0 {
+				pause = min(pause, max(g.WaitTimeout-(now-began), 0))
+			}
+
+		case errors.Is(err, db.ErrLost):
+			return Status{State: Lost, Err: err}, false
+
+		case errors.Is(err, db.ErrRefused):
+			return Status{State: Failed, Err: err}, false
+
+		default:
+			if ctx.Err() != nil {
+				continue // withdrawn; said above
+			}
+			pause = g.troubled(&bad, now, err)
+		}
+		if bad.count > 0 {
+			left := g.StartTimeout - (now - bad.since)
+			if left <= 0 {
+				return Status{State: Failed, Err: fmt.Errorf("%w for %s: %w", ErrUnreachable, g.StartTimeout, err)}, false
+			}
+			pause = min(pause, left)
+		}
+		g.pause(ctx, pause, held)
+	}
+}
+
+// streak is a row of attempts that the store did not answer as asked.
+type streak struct {
+	count int
+	since time.Duration
+}
+
+// troubled notes an error after which the next try is made, and returns how
+// long to wait for that.
+func (g *gate) troubled(bad *streak, now time.Duration, err error) time.Duration {
+	if bad.count == 0 {
+		bad.since = now
+	}
+	bad.count++
+	pause := retryPause(bad.count, err)
+	if g.trouble.worthSaying(now, err) {
+		g.log.Warn("store call went wrong, trying again", "err", err, "attempt", bad.count, "wait", pause)
+	}
+	return pause
+}
+
+// tryAcquire makes one attempt and keeps account of whether its outcome is
+// known.
+func (g *gate) tryAcquire(ctx context.Context) (db.Lease, error) {
+	t0 := g.now()
+	cctx, cancel := g.limit(ctx, g.CallLimit)
+	defer cancel()
+	lease, err := g.Store.TryAcquire(cctx, g.Request)
+	switch {
+	case err == nil:
+	case errors.Is(err, db.ErrHeld), errors.Is(err, db.ErrLost), errors.Is(err, db.ErrAgain),
+		errors.Is(err, db.ErrRefused), errors.Is(err, db.ErrNoTable):
+		// The store's word on this attempt. An earlier one may still be under way.
+	default:
+		g.unclear, g.unclearAt = true, t0
+	}
+	return lease, err
+}
+
+// open publishes a lease that was just acquired.
+func (g *gate) open(status Status) (hold, bool) {
+	h := hold{
+		lease: status.Lease, acquired: status.Acquired,
+		stopAt: status.StopAt, killAt: status.KillAt, end: status.LeaseEnd,
+	}
+	if err := g.Publish(status); err != nil {
+		g.log.Error("publish verdict", "err", err)
+		g.unclear, g.unclearAt = true, g.now()
+		return h, false
+	}
+	g.log.Info("lock acquired", "token", h.lease.Token, "owner", h.lease.Owner, "ttl", h.lease.Life)
+	return h, true
+}
+
+// giveUp publishes a verdict that is not Acquired and undoes what may have been
+// taken. The verdict goes first: whoever waits for it must not wait for a store
+// that does not answer.
+func (g *gate) giveUp(ctx context.Context, status Status) Status {
+	withdrawn := errors.Is(status.Err, ErrWithdrawn)
+	switch {
+	case withdrawn:
+		g.log.Info("attempt withdrawn", "reason", context.Cause(ctx))
+	case status.State == Skipped:
+		g.log.Info("lock is busy, skipping", heldAttrs(status.Held)...)
+	case status.State == Busy:
+		g.log.Error("lock is busy, giving up", append(heldAttrs(status.Held), "err", status.Err)...)
+	default:
+		g.log.Error("no lock", "err", status.Err)
+	}
+	if !errors.Is(status.Err, ErrPublish) {
+		if err := g.Publish(status); err != nil {
+			g.log.Error("publish verdict", "err", err)
+			status = Status{State: Failed, Err: fmt.Errorf("%w: %w", ErrPublish, err)}
+		}
+	}
+	if g.unclear {
+		g.undo(ctx)
+	}
+	return status
+}
+
+// undo takes back whatever this owner may have. An acquire that was sent can
+// take effect until one call limit plus the store's lock wait has passed, so it
+// is undone again until then.
+func (g *gate) undo(ctx context.Context) {
+	base := context.WithoutCancel(ctx)
+	began := g.now()
+	settled := g.unclearAt + g.CallLimit + g.LockWait
+	lease := db.Lease{Name: g.Request.Name, Owner: g.Request.Owner, Run: g.Request.Run, TTL: g.Request.TTL}
+	for failures := 0; ; {
+		asked := g.now()
+		cctx, cancel := g.limit(base, g.CallLimit)
+		err := g.Store.Release(cctx, lease, 0)
+		cancel()
+		now := g.now()
+		sure := err == nil || errors.Is(err, db.ErrLost)
+		switch {
+		case err == nil:
+			// The row now says that this owner has finished: nothing that
+			// arrives later can take it for this owner.
+			g.log.Info("attempt undone")
+			return
+		case sure && asked >= settled:
+			return
+		case now-began >= settleLimit && now >= settled:
+			g.log.Warn("attempt may not be undone; if it took the lock, the TTL frees it", "err", err)
+			return
+		}
+		pause := againPause
+		if !sure {
+			failures++
+			pause = retryPause(failures, err)
+		} else if left := settled - now; left > 0 {
+			pause = min(left, 10*againPause)
+		}
+		g.pause(base, pause, nil)
+	}
+}
+
+// keep renews while the work runs, and lets go when it has returned.
+func (g *gate) keep(ctx context.Context, h hold, work func(context.Context, db.Lease)) Status {
+	wctx, stopWork := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer stopWork(nil)
+	// cctx is the context of renewals: when the work has returned, the next
+	// thing is the release, and a renewal under way must not hold it up.
+	cctx, stopCalls := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopCalls()
+	returned := make(chan struct{})
+	go func() {
+		defer close(returned)
+		defer stopCalls()
+		work(wctx, h.lease)
+	}()
+
+	r := renewer{gate: g, hold: h, next: g.now() + g.renewPause()}
+	if g.Resume != nil {
+		r.next = g.now()
+	}
+	r.skew = g.wallSkew()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		timer.Reset(r.sleep())
+		select {
+		case <-returned:
+			return g.letGo(ctx, r.hold, r.lost)
+		case <-timer.C:
+		}
+		if cctx.Err() != nil {
+			continue
+		}
+		if cause := r.step(cctx); cause != nil {
+			stopWork(cause)
+		}
+	}
+}
+
+// renewer keeps one lease alive.
+type renewer struct {
+	*gate
+	hold     hold
+	next     time.Duration // when to renew
+	failures int
+	lost     error         // why the lease is not trusted any more
+	final    bool          // the store said "not yours": no more renewals
+	skew     time.Duration // wall clock − boot clock, at the last look
+}
+
+// sleep is how long nothing needs to be done.
+func (r *renewer) sleep() time.Duration {
+	now := r.now()
+	until := now + heartbeat
+	if !r.final {
+		until = min(until, r.next)
+	}
+	if r.lost == nil {
+		until = min(until, r.hold.stopAt)
+	}
+	return max(until-now, 0)
+}
+
+// step looks at the clocks and renews when it is time. It returns why the work
+// must stop, once.
+func (r *renewer) step(ctx context.Context) error {
+	if cause := r.expire(); cause != nil {
+		return cause
+	}
+	if skew := r.wallSkew(); (skew - r.skew).Abs() >= clockJump {
+		r.log.Warn("clock jumped, renewing at once", "by", skew-r.skew)
+		r.skew, r.next = skew, r.now()
+	}
+	if r.final || r.now() < r.next {
+		return nil
+	}
+	return r.renew(ctx)
+}
+
+// expire ends the trust when stop-at has passed.
+func (r *renewer) expire() error {
+	if r.lost != nil || r.now() < r.hold.stopAt {
+		return nil
+	}
+	return r.lose(ErrUntrusted)
+}
+
+func (r *renewer) lose(cause error) error {
+	r.lost = cause
+	r.log.Error("lock is lost, stopping the work", "token", r.hold.lease.Token, "err", cause)
+	if err := r.Publish(r.hold.status(Lost, cause)); err != nil {
+		r.log.Error("publish verdict", "err", err)
+	}
+	return cause
+}
+
+func (r *renewer) renew(ctx context.Context) error {
+	t0 := r.now()
+	limit := r.CallLimit
+	if r.lost == nil {
+		limit = min(limit, max(r.hold.stopAt-t0, minCall))
+	}
+	cctx, cancel := r.limit(ctx, limit)
+	lease, err := r.Store.Renew(cctx, r.hold.lease)
+	cancel()
+	if ctx.Err() != nil {
+		return nil // the work has returned; whatever came of this, it is released next
+	}
+	// The deadlines that the others know must not have passed meanwhile: what
+	// was guarded has been told to stop, and that is not undone.
+	if cause := r.expire(); cause != nil && err == nil {
+		r.extend(lease, t0)
+		return cause
+	} else if cause != nil {
+		r.final = errors.Is(err, db.ErrLost)
+		r.retry(err)
+		return cause
+	}
+	switch {
+	case err == nil && r.lost != nil:
+		r.extend(lease, t0) // kept for the release; the others' deadlines stay
+	case err == nil:
+		h := r.window(lease, t0, r.hold.acquired)
+		if err := r.Publish(h.status(Acquired, nil)); err != nil {
+			r.retry(fmt.Errorf("publish the new deadline: %w", err))
+			return nil
+		}
+		r.hold = h
+		r.renewed(t0)
+	case errors.Is(err, db.ErrLost):
+		r.final = true
+		if r.lost == nil {
+			return r.lose(err)
+		}
+	default:
+		r.retry(err)
+	}
+	return nil
+}
+
+// extend notes that the store keeps the lease for us, although nobody trusts it
+// any more: as long as the work has not returned, nobody else shall have it.
+func (r *renewer) extend(lease db.Lease, t0 time.Duration) {
+	r.hold.end = t0 + lease.Life
+	r.renewed(t0)
+}
+
+func (r *renewer) renewed(t0 time.Duration) {
+	if r.failures > 0 {
+		r.log.Info("renewed again", "token", r.hold.lease.Token, "attempt", r.failures+1)
+	}
+	r.failures = 0
+	r.trouble = trouble{}
+	r.next = t0 + r.renewPause()
+}
+
+func (r *renewer) retry(err error) {
+	now := r.now()
+	r.failures++
+	// The nearer the end of the trust, the more often.
+	pause := min(retryPause(r.failures, err), max(r.RenewEvery/4, minPause))
+	if r.lost == nil {
+		pause = min(pause, max((r.hold.stopAt-now)/4, minPause))
+	}
+	r.next = now + pause
+	if r.trouble.worthSaying(now, err) {
+		r.log.Warn("renewal went wrong, trying again", "token", r.hold.lease.Token,
+			"err", err, "attempt", r.failures, "wait", pause, "trusted_for", r.hold.stopAt-now)
+	}
+}
+
+// letGo releases, once the work has returned.
+func (g *gate) letGo(ctx context.Context, h hold, lost error) Status {
+	if err := g.Publish(h.status(Releasing, lost)); err != nil {
+		g.log.Warn("publish verdict", "err", err)
+	}
+	err := g.release(ctx, h)
+	state, cause := Released, error(nil)
+	if lost != nil {
+		state, cause = Lost, lost
+	}
+	switch {
+	case err == nil:
+		g.log.Info("lock released", "token", h.lease.Token, "held", g.now()-h.acquired)
+	case errors.Is(err, db.ErrLost):
+		g.log.Warn("nothing left to release", "token", h.lease.Token, "err", err)
+	default:
+		g.log.Error("lock not released; the TTL frees it", "token", h.lease.Token, "err", err)
+	}
+	if cause == nil {
+		cause = err
+	}
+	status := h.status(state, cause)
+	if err := g.Publish(status); err != nil {
+		g.log.Error("publish verdict", "err", err)
+	}
+	return status
+}
+
+// release tells the store that the lease has ended. It tries for settleLimit or
+// until the lease has ended anyway, whichever is first: a dead database must
+// not hold up a finished job.
+func (g *gate) release(ctx context.Context, h hold) error {
+	base := context.WithoutCancel(ctx)
+	began := g.now()
+	limit := max(min(began+settleLimit, h.end), began+minCall)
+	for failures := 0; ; {
+		now := g.now()
+		cctx, cancel := g.limit(base, min(g.CallLimit, max(limit-now, minCall)))
+		err := g.Store.Release(cctx, h.lease, 0)
+		cancel()
+		if err == nil || errors.Is(err, db.ErrLost) || g.now() >= limit {
+			return err
+		}
+		failures++
+		pause := retryPause(failures, err)
+		if g.trouble.worthSaying(g.now(), err) {
+			g.log.Warn("release went wrong, trying again", "token", h.lease.Token, "err", err, "attempt", failures)
+		}
+		g.pause(base, min(pause, max(limit-g.now(), 0)), nil)
+	}
+}
+
+// pause waits, or returns early when ctx ends. While it waits for long it says
+// so again, so that whoever waits for the verdict sees that somebody is there.
+func (g *gate) pause(ctx context.Context, d time.Duration, held *db.HeldError) {
+	for d > 0 {
+		slice := min(d, maxWaitingSilence)
+		t := time.NewTimer(slice)
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return
+		case <-t.C:
+		}
+		if d -= slice; d > 0 && held != nil {
+			if err := g.Publish(Status{State: Waiting, Held: held}); err != nil {
+				return // the next attempt says it
+			}
+		}
+	}
+}
+
+// limit bounds a store call and names the limit in its cause.
+func (g *gate) limit(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, d, fmt.Errorf("no answer within %s", d))
+}
+
+// wallSkew is how far the wall clock is ahead of the boot clock. It changes when
+// somebody sets the clock, and after a pause of the machine.
+func (g *gate) wallSkew() time.Duration {
+	return time.Duration(time.Now().UnixNano()) - g.Boot()
+}
+
+// renewPause is RenewEvery, at most a tenth less, so that ten thousand holders
+// that started at the same stroke do not go on renewing at the same stroke.
+func (g *gate) renewPause() time.Duration {
+	return g.RenewEvery - rand.N(g.RenewEvery/10+1)
+}
+
+// jitter is d give or take a tenth.
+func jitter(d time.Duration) time.Duration {
+	return d - d/10 + rand.N(d/5+1)
+}
+
+// retryPause is the pause after so many errors in a row, of which err is the
+// last. A store that asks for another try gets it soon.
+func retryPause(failures int, err error) time.Duration {
+	first, most := minPause, maxPause
+	if errors.Is(err, db.ErrAgain) {
+		first, most = againPause/2, 10*againPause
+	}
+	return jitter(min(first<<min(failures-1, 6), most))
+}
+
+// trouble remembers what was said, so that the same trouble is not said at every
+// attempt.
+type trouble struct {
+	text string
+	at   time.Duration
+}
+
+func (t *trouble) worthSaying(now time.Duration, err error) bool {
+	if text := err.Error(); text != t.text || now-t.at >= repeatLogEvery {
+		*t = trouble{text: text, at: now}
+		return true
+	}
+	return false
+}
+
+func heldAttrs(h *db.HeldError) []any {
+	return []any{
+		"holder", h.Owner, "held_for", h.Age.Round(time.Millisecond),
+		"since", time.Now().Add(-h.Age).Format(time.RFC3339),
+		"free_in", h.Remaining.Round(time.Millisecond),
+	}
+}

@@ -1,0 +1,403 @@
+// Package holder is the holder's side of the gate directory: requests in,
+// verdicts out.
+//
+// # The room
+//
+// It stands between the gate, which knows nothing of files, and the gate
+// directory, which knows nothing of locks: it finds the request of an exec,
+// lets the gate try for the lock while that exec waits, publishes what the gate
+// says, and tells the gate when main is gone. A holder that was killed and
+// started again finds in the directory what the earlier one had published, and
+// carries on.
+package holder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+	"unicode/utf8"
+
+	"github.com/lockgate/lockgate/internal/db"
+	"github.com/lockgate/lockgate/internal/gate"
+	"github.com/lockgate/lockgate/internal/gatedir"
+)
+
+var (
+	// ErrNoMain says that no request was ever found within MainTimeout.
+	ErrNoMain = errors.New("no main asked for the lock")
+
+	// ErrMainGone is the cause with which an attempt is withdrawn when main
+	// ended before the verdict.
+	ErrMainGone = errors.New("main has gone")
+)
+
+// lookEvery is how often the directory is looked at when no event comes;
+// soonest is how soon after an event: main.lock comes free just after the event
+// that says so.
+const (
+	lookEvery = 250 * time.Millisecond
+	soonest   = time.Millisecond
+)
+
+// Config says for whom and how a holder works.
+type Config struct {
+	Dir  *gatedir.Dir
+	Boot string // this boot's id
+	Pod  string // the pod's UID; may be empty
+
+	// Owner is the readable part of the owner, such as "cluster/namespace/pod/".
+	// The nonce of a request is added to it.
+	Owner string
+
+	// Gate has everything but what belongs to one request: the owner, Resume,
+	// MaybeTaken and Publish are filled in here.
+	Gate gate.Config
+
+	Policy gatedir.Policy
+
+	// MainTimeout ends Sidecar when no request was found for so long. 0 waits
+	// for ever.
+	MainTimeout time.Duration
+
+	// Once ends Sidecar after its first request is over and main is gone.
+	Once bool
+
+	// Observe, when set, is told each status after it was published.
+	Observe func(gate.Status)
+
+	Log *slog.Logger
+}
+
+// Holder answers requests, one after the other.
+type Holder struct {
+	Config
+	probe *gatedir.Probe
+	watch *gatedir.Watcher
+}
+
+// New returns a holder. It must be closed.
+func New(cfg Config) *Holder {
+	return &Holder{Config: cfg, probe: cfg.Dir.Probe(), watch: cfg.Dir.Watch()}
+}
+
+// Close ends what New has started.
+func (h *Holder) Close() error {
+	h.watch.Close()
+	return h.probe.Close()
+}
+
+// Sidecar answers requests until ctx ends; then it starts nothing new, but a
+// lease that is held is held until main is gone. Errors: [ErrNoMain], and
+// [gate.ErrPublish] when the directory cannot be written any more.
+func (h *Holder) Sidecar(ctx context.Context) error {
+	if err := h.settle(ctx); err != nil {
+		return err
+	}
+	deadline := h.Gate.Boot() + h.MainTimeout
+	if h.MainTimeout == 0 {
+		deadline = 0
+	}
+	for {
+		req, err := h.next(ctx, deadline)
+		if err != nil || ctx.Err() != nil {
+			return err
+		}
+		deadline = 0 // one was found
+		h.Log.Info("main asks for the lock", "request", req.Nonce)
+		gone, stop := h.watchMain(ctx, req)
+		status := h.Serve(ctx, req, gone)
+		if h.Once && ctx.Err() == nil && !errors.Is(status.Err, gate.ErrPublish) {
+			select {
+			case <-gone:
+			case <-ctx.Done():
+			}
+		}
+		stop()
+		if errors.Is(status.Err, gate.ErrPublish) {
+			return status.Err
+		}
+		if h.Once || ctx.Err() != nil {
+			return nil
+		}
+	}
+}
+
+// settle brings to its end what an earlier holder in this directory has left
+// unfinished and no request asks for any more: its main is gone, or has gone and
+// come back with a new request.
+func (h *Holder) settle(ctx context.Context) error {
+	state, err := h.Dir.ReadState()
+	if err != nil || state.Verdict.Final() {
+		return nil //nolint:nilerr // nothing readable is nothing to settle
+	}
+	old := gatedir.Request{Nonce: state.Request, Boot: state.Boot, Pod: state.Pod}
+	if !old.For(h.Boot, h.Pod) {
+		return nil
+	}
+	if now, err := h.Dir.ReadRequest(); err == nil && now.Nonce == old.Nonce {
+		return nil // it is the request that Sidecar finds next
+	}
+	gone, stop := h.watchMain(ctx, old)
+	defer stop()
+	status := h.Serve(ctx, old, gone)
+	if errors.Is(status.Err, gate.ErrPublish) {
+		return status.Err
+	}
+	return nil
+}
+
+// next waits for a request that has no final word yet.
+func (h *Holder) next(ctx context.Context, deadline time.Duration) (gatedir.Request, error) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return gatedir.Request{}, nil
+		case <-h.watch.C():
+		case <-timer.C:
+		}
+		if ctx.Err() != nil {
+			return gatedir.Request{}, nil
+		}
+		req, found, answered := h.look()
+		if found && !answered {
+			return req, nil
+		}
+		if found {
+			deadline = 0 // there is a main; it may come back with a new request
+		}
+		if deadline > 0 && h.Gate.Boot() >= deadline {
+			return gatedir.Request{}, fmt.Errorf("%w within %s", ErrNoMain, h.MainTimeout)
+		}
+		timer.Reset(lookEvery)
+	}
+}
+
+// look returns the request in the directory, and whether it has a final word.
+func (h *Holder) look() (req gatedir.Request, found, answered bool) {
+	req, err := h.Dir.ReadRequest()
+	if err != nil || !req.For(h.Boot, h.Pod) {
+		return req, false, false
+	}
+	if state, err := h.Dir.ReadState(); err == nil && state.Answers(req) {
+		return req, true, state.Verdict.Final()
+	}
+	done, err := h.Dir.ReadDone()
+	return req, true, err == nil && done.Request == req.Nonce
+}
+
+// watchMain returns a channel that is closed when the main of a request is gone:
+// its main.lock is free, or another exec has asked, which it can only with
+// main.lock in hand. stop ends the watch.
+func (h *Holder) watchMain(ctx context.Context, req gatedir.Request) (gone <-chan struct{}, stop func()) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	c, ended := make(chan struct{}), make(chan struct{})
+	if h.isGone(req) {
+		close(c)
+		return c, cancel
+	}
+	go func() {
+		defer close(ended)
+		timer := time.NewTimer(0)
+		defer timer.Stop()
+		wait := soonest
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-h.watch.C():
+				wait = soonest
+			case <-timer.C:
+			}
+			if h.isGone(req) {
+				close(c)
+				return
+			}
+			timer.Reset(wait)
+			wait = min(2*wait, lookEvery)
+		}
+	}()
+	return c, func() {
+		cancel()
+		<-ended
+	}
+}
+
+func (h *Holder) isGone(req gatedir.Request) bool {
+	if h.probe.Gone() {
+		return true
+	}
+	now, err := h.Dir.ReadRequest()
+	return err == nil && now.For(h.Boot, h.Pod) && now.Nonce != req.Nonce
+}
+
+// Serve answers one request and returns the final status. gone must be closed
+// when main and everything it started has ended; a lease is held until then.
+func (h *Holder) Serve(ctx context.Context, req gatedir.Request, gone <-chan struct{}) gate.Status {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	watching := make(chan struct{})
+	go func() {
+		defer close(watching)
+		select {
+		case <-gone:
+			cancel(ErrMainGone)
+		case <-ctx.Done():
+		}
+	}()
+
+	select {
+	case <-gone:
+		cancel(ErrMainGone) // before the first attempt is made
+	default:
+	}
+
+	s := &served{Holder: h, req: req, lock: h.Gate.Request.Name, owner: owner(h.Owner, req.Nonce)}
+	cfg := h.Gate
+	cfg.Publish = s.publish
+	s.resume(&cfg)
+	cfg.Request.Name, cfg.Request.Owner = s.lock, s.owner
+	status := gate.Run(ctx, cfg, func(context.Context, db.Lease) { <-gone })
+	cancel(nil)
+	<-watching
+	return status
+}
+
+// owner makes an owner from its readable part and a nonce, and cuts the former
+// where the whole would not fit.
+func owner(readable, nonce string) string {
+	if room := db.MaxOwnerBytes - len(nonce); len(readable) > room {
+		readable = readable[:room]
+		for !utf8.ValidString(readable) {
+			readable = readable[:len(readable)-1]
+		}
+	}
+	return readable + nonce
+}
+
+// served is one request being answered.
+type served struct {
+	*Holder
+	req    gatedir.Request
+	lock   string
+	owner  string
+	marked bool // the file "acquired" is there
+}
+
+// resume takes over what an earlier holder had published on the same request.
+func (s *served) resume(cfg *gate.Config) {
+	state, err := s.Dir.ReadState()
+	if err != nil || !state.Answers(s.req) {
+		return
+	}
+	switch state.Verdict {
+	case gatedir.Waiting:
+		s.lock, s.owner = state.Lock, state.Owner
+		cfg.MaybeTaken = true
+	case gatedir.Acquired:
+		s.lock, s.owner = state.Lock, state.Owner
+		s.marked = s.Dir.IsMarkedAcquired()
+		cfg.Resume = &gate.Resume{
+			Lease: db.Lease{
+				Name: state.Lock, Owner: state.Owner, Run: cfg.Request.Run,
+				Token: state.Token, TTL: cfg.Request.TTL,
+			},
+			Acquired: time.Duration(state.AcquiredBoot),
+			StopAt:   time.Duration(state.StopBoot),
+			KillAt:   time.Duration(state.KillBoot),
+			LeaseEnd: time.Duration(state.EndBoot),
+		}
+	}
+}
+
+// publish writes what the gate says to the files. The file "acquired" comes
+// after the state and goes before anything else.
+func (s *served) publish(status gate.Status) error {
+	err := s.write(status)
+	if err == nil && s.Observe != nil {
+		s.Observe(status)
+	}
+	return err
+}
+
+func (s *served) write(status gate.Status) error {
+	if status.State != gate.Acquired {
+		if err := s.Dir.Unmark(); err != nil {
+			return err
+		}
+		s.marked = false
+	}
+	if status.State == gate.Releasing {
+		return nil
+	}
+	if err := s.Dir.WriteState(s.state(status)); err != nil {
+		return err
+	}
+	switch {
+	case status.State == gate.Acquired && !s.marked:
+		if err := s.Dir.MarkAcquired(status.Lease.Token); err != nil {
+			return err
+		}
+		s.marked = true
+	case status.State == gate.Skipped:
+		return s.Dir.MarkSkipped(reason(status))
+	}
+	return nil
+}
+
+func (s *served) state(status gate.Status) gatedir.State {
+	now, wall := s.Gate.Boot(), time.Now()
+	state := gatedir.State{
+		Request: s.req.Nonce,
+		Boot:    s.Boot,
+		Pod:     s.Pod,
+		Lock:    s.lock,
+		Owner:   s.owner,
+
+		UpdatedAt:   wall,
+		UpdatedBoot: gatedir.Duration(now),
+		Reason:      reason(status),
+		Policy:      s.Policy,
+	}
+	if status.Lease.Owner != "" {
+		state.Token = status.Lease.Token
+		state.AcquiredAt = wall.Add(status.Acquired - now)
+		state.AcquiredBoot = gatedir.Duration(status.Acquired)
+		state.EndBoot = gatedir.Duration(status.LeaseEnd)
+		state.StopBoot = gatedir.Duration(status.StopAt)
+		state.KillBoot = gatedir.Duration(status.KillAt)
+	}
+	if held := status.Held; held != nil {
+		state.Holder = &gatedir.Holder{
+			Owner: held.Owner, Run: held.Run,
+			Since: wall.Add(-held.Age), Remaining: gatedir.Duration(held.Remaining),
+		}
+	}
+	switch status.State {
+	case gate.Waiting:
+		state.Verdict = gatedir.Waiting
+	case gate.Acquired:
+		state.Verdict = gatedir.Acquired
+	case gate.Skipped:
+		state.Verdict = gatedir.Skipped
+	case gate.Busy:
+		state.Verdict, state.Code = gatedir.Busy, gatedir.CodeBusy
+	case gate.Lost:
+		state.Verdict, state.Code = gatedir.Lost, gatedir.CodeLost
+	case gate.Released:
+		state.Verdict = gatedir.Released
+	default:
+		state.Verdict, state.Code = gatedir.Error, gatedir.CodeUnavailable
+	}
+	return state
+}
+
+func reason(status gate.Status) string {
+	if status.Err == nil {
+		return ""
+	}
+	return status.Err.Error()
+}

@@ -1,0 +1,382 @@
+// Package wrap is the exec side of the gate: it asks for the lock on behalf of
+// one command, runs the command only on a verdict, and stops it in time.
+//
+// # The room
+//
+// It sees the gate directory, the child and the boot clock, and never the store:
+// all that it knows about the lock is what the holder publishes. It watches the
+// deadlines by itself. If nobody moves them on, because the holder was killed,
+// is frozen or cannot reach the store, the command is stopped all the same,
+// before anyone else can acquire.
+//
+// # The order
+//
+//	take main.lock → publish a request → wait for the verdict → start CMD
+//	→ CMD has ended → stop what it left behind → publish done → give main.lock up
+package wrap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/lockgate/lockgate/internal/bootclock"
+	"github.com/lockgate/lockgate/internal/child"
+	"github.com/lockgate/lockgate/internal/gatedir"
+)
+
+const (
+	// lockLimit is how long exec tries for main.lock.
+	lockLimit = 2 * time.Second
+
+	// lookEvery is how often the state is looked at when no event comes.
+	lookEvery = 500 * time.Millisecond
+)
+
+// Config says what to run, and where the gate directory is.
+type Config struct {
+	Dir   *gatedir.Dir
+	Nonce string // of this start; fresh
+	Boot  string // this boot's id
+	Pod   string // the pod's UID; may be empty
+
+	// VerdictTimeout is how old the last sign of a holder may be while exec
+	// waits for its verdict.
+	VerdictTimeout time.Duration
+
+	// Spec is CMD, but for its environment.
+	Spec child.Spec
+
+	// Env returns CMD's environment, once the lock and its token are known.
+	Env func(lock string, token uint64) []string
+
+	// Signals are passed on to CMD. Before CMD has started they end the waiting.
+	Signals <-chan os.Signal
+
+	// Quiet leaves out the lines that a holder in the same process tree logs
+	// too.
+	Quiet bool
+
+	Log *slog.Logger
+}
+
+// Run runs CMD under the lock and returns the exit code for the process: CMD's
+// own, 128+n when signal n ended it or ended the waiting, or one of the codes of
+// package gatedir.
+func Run(cfg Config) int {
+	w := &wrapper{Config: cfg}
+	lctx, cancel := context.WithTimeout(context.Background(), lockLimit)
+	lock, err := cfg.Dir.LockMain(lctx)
+	cancel()
+	if err != nil {
+		if errors.Is(err, gatedir.ErrTaken) {
+			err = fmt.Errorf("another lockgate exec, or something it started, still runs in %s", cfg.Dir.Path())
+		}
+		w.Log.Error("cannot ask for the lock", "err", err)
+		return gatedir.CodeConfig
+	}
+	defer func() { _ = lock.Close() }()
+
+	w.watch = cfg.Dir.Watch()
+	defer w.watch.Close()
+	w.request = gatedir.Request{Nonce: cfg.Nonce, Boot: cfg.Boot, Pod: cfg.Pod}
+	if err := cfg.Dir.WriteRequest(w.request); err != nil {
+		w.Log.Error("cannot ask for the lock", "err", err)
+		return gatedir.CodeConfig
+	}
+	code, ok := w.wait()
+	if ok {
+		code = w.run()
+	}
+	if err := cfg.Dir.WriteDone(gatedir.Done{Request: cfg.Nonce, Code: code}); err != nil {
+		// The holder sees main.lock come free all the same.
+		w.Log.Warn("cannot publish the end", "err", err)
+	}
+	return code
+}
+
+// wrapper is one Run. It belongs to one goroutine.
+type wrapper struct {
+	Config
+	watch   *gatedir.Watcher
+	request gatedir.Request
+
+	state  gatedir.State // the verdict that CMD runs on
+	stopAt time.Duration
+	killAt time.Duration
+}
+
+// wait waits for the verdict. With ok CMD may run; else code is exec's own.
+func (w *wrapper) wait() (code int, ok bool) {
+	sign := bootclock.Now() // the last sign of a holder
+	look := time.NewTimer(0)
+	defer look.Stop()
+	for {
+		select {
+		case sig := <-w.Signals:
+			if n, stops := stopSignal(sig); stops {
+				w.Log.Info("told to stop before the command had started", "signal", sig.String())
+				return gatedir.CodeSignal + n, false
+			}
+			continue
+		case <-w.watch.C():
+		case <-look.C:
+		}
+		look.Reset(lookEvery)
+		now := bootclock.Now()
+		state, err := w.Dir.ReadState()
+		switch {
+		case errors.Is(err, gatedir.ErrVersion) && state.Answers(w.request):
+			w.Log.Error("the holder is another version of lockgate; use the same for both containers", "err", err)
+			return gatedir.CodeConfig, false
+		case err == nil && state.Answers(w.request):
+			if state.Verdict != gatedir.Waiting {
+				return w.verdict(state, now)
+			}
+			sign = max(sign, min(now, time.Duration(state.UpdatedBoot)))
+		}
+		if now-sign > w.VerdictTimeout {
+			w.Log.Error("no verdict came; is the lockgate sidecar running, with the same gate directory?",
+				"dir", w.Dir.Path(), "silent_for", (now - sign).Round(time.Second))
+			return gatedir.CodeUnavailable, false
+		}
+	}
+}
+
+// verdict judges a final word, or an acquired lock.
+func (w *wrapper) verdict(state gatedir.State, now time.Duration) (code int, ok bool) {
+	level := slog.LevelInfo
+	if w.Quiet {
+		level = slog.LevelDebug
+	}
+	ctx := context.Background()
+	switch state.Verdict {
+	case gatedir.Acquired:
+		w.state = state
+		w.stopAt, w.killAt = time.Duration(state.StopBoot), time.Duration(state.KillBoot)
+		if now >= w.stopAt {
+			w.Log.Error("the verdict came too late to be trusted", "lock", state.Lock, "token", state.Token)
+			return gatedir.CodeLost, false
+		}
+		w.Log.Log(ctx, level, "lock is held, starting the command", "lock", state.Lock, "token", state.Token)
+		return 0, true
+	case gatedir.Skipped:
+		w.Log.Log(ctx, level, "lock is busy, skipping", "lock", state.Lock, "reason", state.Reason)
+		return state.Policy.SkipExitCode, false
+	default:
+		if !w.Quiet {
+			level = slog.LevelError
+		}
+		w.Log.Log(ctx, level, "the command does not run", "lock", state.Lock, "outcome", string(state.Verdict), "reason", state.Reason)
+		if state.Code == 0 {
+			return gatedir.CodeUnavailable, false
+		}
+		return state.Code, false
+	}
+}
+
+// run starts CMD and sees it to its end.
+func (w *wrapper) run() int {
+	alarm, err := bootclock.NewAlarm()
+	if err != nil {
+		w.Log.Error("cannot watch the deadline", "err", err)
+		return gatedir.CodeInternal
+	}
+	defer alarm.Close()
+	if err := child.BecomeSubreaper(); err != nil {
+		w.Log.Error("cannot look after what the command starts", "err", err)
+		return gatedir.CodeInternal
+	}
+	// A signal that came while the alarm was made, the last moment at which
+	// CMD need not run at all.
+	for pending := true; pending; {
+		select {
+		case sig := <-w.Signals:
+			if n, stops := stopSignal(sig); stops {
+				return gatedir.CodeSignal + n
+			}
+		default:
+			pending = false
+		}
+	}
+	spec := w.Spec
+	spec.Env = w.Env(w.state.Lock, w.state.Token)
+	p, err := child.Start(spec)
+	if err != nil {
+		w.Log.Error("cannot start the command", "err", err)
+		return 126
+	}
+	s := &supervisor{wrapper: w, p: p, alarm: alarm, grace: time.Duration(w.state.Policy.StopGrace)}
+	return s.supervise()
+}
+
+// supervisor sees one started CMD to its end.
+type supervisor struct {
+	*wrapper
+	p     *child.Process
+	alarm *bootclock.Alarm
+	grace time.Duration
+
+	stopped bool          // lockgate's own stop has begun; it is never undone
+	sweepAt time.Duration // CMD has ended: what it left is killed then; 0 before
+	killing chan struct{} // closed when KILL has done its work; nil before
+}
+
+func (s *supervisor) supervise() int {
+	exited := s.p.Exited()
+	look := time.NewTimer(lookEvery)
+	defer look.Stop()
+	s.arm()
+	for {
+		select {
+		case <-s.p.Gone():
+			if s.killing != nil {
+				<-s.killing
+			}
+			if exited != nil {
+				s.ended()
+			}
+			if s.stopped {
+				return gatedir.CodeLost
+			}
+			return s.p.ExitCode()
+		case <-exited:
+			exited = nil
+			s.ended()
+			s.sweep()
+		case sig := <-s.Signals:
+			s.pass(sig)
+		case <-s.watch.C():
+			s.look()
+		case <-look.C:
+			look.Reset(lookEvery)
+			s.look()
+		case <-s.alarm.C():
+		}
+		s.act()
+		s.arm()
+	}
+}
+
+// look takes over deadlines that the holder has moved on, and hears that the
+// lock is lost. A stop that has begun is not undone.
+func (s *supervisor) look() {
+	if s.stopped {
+		return
+	}
+	state, err := s.Dir.ReadState()
+	switch {
+	case err != nil || !state.Answers(s.request):
+		return // the deadlines stand
+	case state.Verdict != gatedir.Acquired:
+		s.stop("the lock is lost", "reason", state.Reason)
+		return
+	case state.Token != s.state.Token:
+		return // another lease says nothing about ours
+	}
+	s.stopAt = max(s.stopAt, time.Duration(state.StopBoot))
+	s.killAt = max(s.killAt, time.Duration(state.KillBoot))
+}
+
+// act does what the clock asks for.
+func (s *supervisor) act() {
+	now := bootclock.Now()
+	if !s.stopped && now >= s.stopAt {
+		s.look() // we may have been frozen while the deadlines were moved on
+	}
+	if !s.stopped && now >= s.stopAt {
+		s.stop("the lock could not be renewed in time")
+	}
+	if s.killing == nil && (now >= s.killAt || s.sweepAt > 0 && now >= s.sweepAt) {
+		s.kill()
+	}
+}
+
+// arm sets the alarm to the next moment at which act has something to do.
+func (s *supervisor) arm() {
+	at := s.killAt
+	if !s.stopped {
+		at = min(at, s.stopAt)
+	}
+	if s.sweepAt > 0 {
+		at = min(at, s.sweepAt)
+	}
+	if s.killing != nil {
+		at = 0
+	}
+	s.alarm.Set(at)
+}
+
+// stop is lockgate's own stop: TERM for CMD and everything that it started, KILL
+// after the grace or at kill-at, whichever is first.
+func (s *supervisor) stop(why string, attrs ...any) {
+	s.stopped = true
+	s.killAt = min(s.killAt, bootclock.Now()+s.grace)
+	s.Log.Error("stopping the command: "+why,
+		append([]any{"lock", s.state.Lock, "token", s.state.Token, "killed_in", s.killAt - bootclock.Now()}, attrs...)...)
+	s.term()
+}
+
+func (s *supervisor) term() int {
+	n, err := s.p.SignalAll(syscall.SIGTERM)
+	if err != nil {
+		s.Log.Warn("not everything could be told to stop", "err", err)
+	}
+	return n
+}
+
+// kill sends KILL until everything is gone. It works on a goroutine of its own,
+// for a process that the kernel cannot end must not make us deaf.
+func (s *supervisor) kill() {
+	s.killing = make(chan struct{})
+	go func() {
+		defer close(s.killing)
+		if err := s.p.KillAll(context.Background()); err != nil {
+			s.Log.Warn("not everything could be killed", "err", err)
+		}
+	}()
+}
+
+func (s *supervisor) ended() {
+	s.Log.Debug("the command has ended", "code", s.p.ExitCode())
+}
+
+// sweep stops what CMD left behind.
+func (s *supervisor) sweep() {
+	if s.stopped {
+		return // it has been told already
+	}
+	s.sweepAt = bootclock.Now() + s.grace
+	if n := s.term(); n > 0 {
+		s.Log.Warn("the command has ended and left processes behind, stopping them", "processes", n)
+	}
+}
+
+// pass hands a signal to CMD alone, as kubelet would.
+func (s *supervisor) pass(sig os.Signal) {
+	n, ok := sig.(syscall.Signal)
+	if !ok {
+		return
+	}
+	if err := s.p.Signal(n); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		s.Log.Warn("cannot pass a signal on", "signal", sig.String(), "err", err)
+	}
+}
+
+// stopSignal tells whether a signal asks a process to stop.
+func stopSignal(sig os.Signal) (int, bool) {
+	n, ok := sig.(syscall.Signal)
+	if !ok {
+		return 0, false
+	}
+	switch n {
+	case syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT:
+		return int(n), true
+	default:
+		return 0, false
+	}
+}
