@@ -38,7 +38,11 @@ const (
 	TLSRequire TLS = "require"
 )
 
-const redacted = "[redacted]"
+// What is printed in place of a password, and of nothing.
+const (
+	redacted   = "[redacted]"
+	noDatabase = "no database"
+)
 
 // Database says where the locks are and how to get in. It prints without its
 // secrets, with any verb and in any log. The zero value is no database.
@@ -72,16 +76,21 @@ type Target struct {
 }
 
 // String is the database as Load saw it, without secrets.
-func (d Database) String() string { return d.shown }
+func (d Database) String() string {
+	if d.shown == "" {
+		return noDatabase
+	}
+	return d.shown
+}
 
 // LogValue is String.
-func (d Database) LogValue() slog.Value { return slog.StringValue(d.shown) }
+func (d Database) LogValue() slog.Value { return slog.StringValue(d.String()) }
 
 // Format prints String for every verb.
-func (d Database) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, d.shown) }
+func (d Database) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, d.String()) }
 
 // MarshalText is String, so that no encoder shows more.
-func (d Database) MarshalText() ([]byte, error) { return []byte(d.shown), nil }
+func (d Database) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
 // String is the target as a URL, without its password.
 func (t Target) String() string {
@@ -89,7 +98,7 @@ func (t Target) String() string {
 	case t.Kind == SQLite:
 		return (&url.URL{Scheme: "sqlite", Path: t.Path}).String()
 	case t.Kind == "":
-		return "no database"
+		return noDatabase
 	}
 	user := escape(t.User)
 	if t.Password != "" {
@@ -351,7 +360,7 @@ func parseHost(s string) (string, error) {
 		if before, after, ok := strings.Cut(s, ":"); ok {
 			host, port = before, after
 		}
-		if host == "" {
+		if host == "" && !strings.Contains(port, ":") {
 			return "", fmt.Errorf("names no host; write %s", mysqlForm)
 		}
 		if !hostForm.MatchString(host) {
@@ -378,14 +387,16 @@ func parseSQLite(rest string) (Target, error) {
 		return Target{}, errors.New("has a % that no two hexadecimal digits follow; write %25 for a plain %")
 	case firstUnprintable(name) >= 0:
 		return Target{}, errors.New("has a path with a character that cannot be printed; use another path")
-	case strings.HasSuffix(name, "/"):
+	case strings.HasSuffix(name, "/"), path.Clean(name) == "/":
 		return Target{}, fmt.Errorf("names a folder; write the path of a file, such as %s", sqliteForm)
 	}
 	return Target{Kind: SQLite, Path: path.Clean(name)}, nil
 }
 
-// escape makes any text part of a URL.
-func escape(s string) string { return url.PathEscape(s) }
+// escape makes any text part of a URL that parseURL reads.
+func escape(s string) string {
+	return strings.NewReplacer(":", "%3A", "@", "%40").Replace(url.PathEscape(s))
+}
 
 // database checks and fills where the locks are.
 func (l *loader) database(c *Config, s settings) {

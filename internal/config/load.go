@@ -31,6 +31,15 @@ const (
 	maxWait = 365 * 24 * time.Hour
 )
 
+// Limits of what becomes part of an owner. Those of Kubernetes are its own; all
+// of them together with a nonce stay below the 512 bytes of an owner.
+const (
+	maxClusterBytes   = 128
+	maxLabelBytes     = 63
+	maxSubdomainBytes = 253
+	maxUIDBytes       = 128
+)
+
 // Load reads the settings of one command from a list of NAME=value, as
 // os.Environ returns it. The error is an [*Error] that lists every problem.
 func Load(cmd Command, environ []string) (Config, error) {
@@ -62,6 +71,7 @@ func load(cmd Command, environ []string, exists func(string) bool) (Config, erro
 		InsideLock: l.vars[LockVar],
 	}
 	l.checkDir(s.Dir)
+	l.word(varPodUID, s.PodUID, maxUIDBytes)
 	switch cmd {
 	case Exec:
 		c.VerdictTimeout = s.VerdictTimeout
@@ -89,6 +99,11 @@ const (
 	varMainTimeout    = Prefix + "MAIN_TIMEOUT"
 	varVerdictTimeout = Prefix + "VERDICT_TIMEOUT"
 	varDir            = Prefix + "DIR"
+	varCluster        = Prefix + "CLUSTER"
+	varPodNamespace   = Prefix + "POD_NAMESPACE"
+	varPodName        = Prefix + "POD_NAME"
+	varPodUID         = Prefix + "POD_UID"
+	varNodeName       = Prefix + "NODE_NAME"
 	varTable          = dbPrefix + "TABLE"
 	varTLS            = dbPrefix + "TLS"
 	varURL            = dbPrefix + "URL"
@@ -196,6 +211,21 @@ func (l *loader) holder(c *Config, s settings) {
 	l.lease(c, s)
 
 	c.Cluster, c.PodNamespace, c.PodName, c.NodeName = s.Cluster, s.PodNamespace, s.PodName, s.NodeName
+	l.word(varCluster, s.Cluster, maxClusterBytes)
+	l.word(varPodNamespace, s.PodNamespace, maxLabelBytes)
+	l.word(varPodName, s.PodName, maxSubdomainBytes)
+	l.word(varNodeName, s.NodeName, maxSubdomainBytes)
+}
+
+// word checks a name that becomes part of the owner, which others read.
+func (l *loader) word(name, value string, maxBytes int) {
+	switch {
+	case !l.fine(name):
+	case len(value) > maxBytes:
+		l.problem(name, "has %d bytes; the longest has %d", len(value), maxBytes)
+	case firstUnprintable(value) >= 0:
+		l.problem(name, "is %s: use printable characters", quote(value))
+	}
 }
 
 // lease checks and fills the durations of the lease, and how they relate.

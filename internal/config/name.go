@@ -51,11 +51,9 @@ func expandName(raw string, lookup func(string) (string, bool)) (string, error) 
 	}
 }
 
-// clip is the inside of a ${} as a message shows it.
-func clip(s string) string {
-	q := quote(s)
-	return strings.ReplaceAll(q[1:], `"`, "")
-}
+// clip is the name of a variable as a message shows it: quoted as a value is,
+// but without the quotes.
+func clip(s string) string { return strings.ReplaceAll(quote(s), `"`, "") }
 
 // checkName says what is wrong with the name of a lock. It does not repeat the
 // name, which may have been expanded from anything.

@@ -44,7 +44,7 @@ func (l *loader) refuseUnknown() {
 	for _, name := range unknown {
 		shown := name
 		if firstUnprintable(name) >= 0 || len(name) > maxQuoted {
-			shown = quote(name)
+			shown = clip(name)
 		}
 		l.problems = append(l.problems, fmt.Sprintf("%s is not a setting; did you mean %s? Rename or unset it", shown, l.nearest(name)))
 	}
