@@ -253,9 +253,6 @@ func cause(err error) error {
 	return err
 }
 
-// laterSchemes are those of databases that a later version knows.
-var laterSchemes = []string{"postgres", "postgresql", "redis", "rediss", "mongodb", "mongodb+srv", "zookeeper", "etcd", "kube"}
-
 var hostForm = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_.])?$`)
 
 const (
@@ -271,6 +268,8 @@ const (
 func parseURL(raw string) (Target, error) {
 	scheme, rest, ok := strings.Cut(raw, "://")
 	scheme = strings.ToLower(scheme)
+	// Databases that a later version knows.
+	later := []string{"postgres", "postgresql", "redis", "rediss", "mongodb", "mongodb+srv", "zookeeper", "etcd", "kube"}
 	switch {
 	case firstUnprintable(raw) >= 0 || strings.Contains(raw, " "):
 		return Target{}, errors.New("has a blank or a character that cannot be printed; remove or percent-encode it")
@@ -284,7 +283,7 @@ func parseURL(raw string) (Target, error) {
 		return parseMySQL(rest)
 	case scheme == "sqlite":
 		return parseSQLite(rest)
-	case slices.Contains(laterSchemes, scheme):
+	case slices.Contains(later, scheme):
 		return Target{}, fmt.Errorf("has the scheme %s://, which is not supported by this version yet; use %s or %s", scheme, mysqlForm, sqliteForm)
 	}
 	return Target{}, fmt.Errorf("has an unknown scheme; write %s or %s", mysqlForm, sqliteForm)

@@ -42,12 +42,12 @@ func parsers() map[reflect.Type]env.ParserFunc {
 			return choice(TLSDisable, TLSPrefer, TLSRequire)(v)
 		},
 		reflect.TypeFor[logLevel](): func(v string) (any, error) {
-			word, err := choice("debug", "info", "warn", "error")(strings.ToLower(v))
-			if err != nil {
+			v = strings.ToLower(v)
+			if _, err := choice("debug", "info", "warn", "error")(v); err != nil {
 				return nil, err
 			}
 			var level slog.Level
-			err = level.UnmarshalText([]byte(word.(string)))
+			err := level.UnmarshalText([]byte(v))
 			return logLevel(level), err
 		},
 	}
