@@ -75,16 +75,13 @@ func (p *program) runRun(args []string) int {
 	})
 	defer func() { _ = h.Close() }()
 
-	ctx, cancel := context.WithCancel(context.Background())
 	guarded := make(chan error, 1)
-	go func() { guarded <- r.guard(ctx, watch, cfg.SafetyMargin/2) }()
-	// The exec half ends the attempt by ending, so this context never does.
-	status := h.Serve(context.WithoutCancel(ctx), gatedir.Request{Nonce: r.nonce, Boot: boot}, r.half.Gone())
+	go func() { guarded <- r.guard(watch, cfg.SafetyMargin/2) }()
+	// The guarding half ends an attempt by ending, so this context never does.
+	status := h.Serve(context.Background(), gatedir.Request{Nonce: r.nonce, Boot: boot}, r.half.Gone())
 	if errors.Is(status.Err, gate.ErrPublish) {
 		_ = r.half.Signal(syscall.SIGTERM) // it waits for a verdict that cannot come
 	}
-	<-r.half.Gone()
-	cancel()
 	if err := <-guarded; err != nil {
 		log.Warn("not everything could be looked after", "err", err)
 	}
@@ -134,9 +131,9 @@ func (r *runner) start(dir *gatedir.Dir, argv []string) (code int, err error) {
 
 // guard passes signals on to the guarding half, and takes over where that half
 // does not do its work: it KILLs what a dead one leaves, and everything when
-// kill-at has passed by late. It ends when all that was started is gone, or
-// with ctx.
-func (r *runner) guard(ctx context.Context, watch <-chan gate.Status, late time.Duration) error {
+// kill-at has passed by late. It ends when all that was started is gone.
+func (r *runner) guard(watch <-chan gate.Status, late time.Duration) error {
+	ctx := context.Background()
 	alarm, err := bootclock.NewAlarm()
 	if err != nil {
 		return errors.Join(err, r.half.KillAll(ctx))
@@ -144,8 +141,6 @@ func (r *runner) guard(ctx context.Context, watch <-chan gate.Status, late time.
 	defer alarm.Close()
 	for {
 		select {
-		case <-ctx.Done():
-			return nil
 		case <-r.half.Gone():
 			return nil
 		case <-r.half.Exited():

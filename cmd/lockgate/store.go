@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"os"
@@ -58,7 +59,7 @@ func openStore(cfg config.Config, boot string, log *slog.Logger) (store db.Store
 			}
 		}
 		offset := bootclock.HostOffset()
-		store, err = sqlite.Open(sqlite.Options{
+		store, err = sqlite.Open(context.Background(), sqlite.Options{
 			Path:      target.Path,
 			Table:     cfg.Table,
 			Create:    cfg.AutoMigrate,

@@ -1,0 +1,301 @@
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/lockgate/lockgate/internal/testserver"
+)
+
+// patience bounds every wait of a test. It is no measure of anything: a wait
+// that runs into it is a failure.
+const patience = 2 * time.Minute
+
+// settings are environment variables without the prefix.
+type settings map[string]string
+
+// with returns a copy with more settings.
+func (s settings) with(more settings) settings {
+	out := settings{}
+	for k, v := range s {
+		out[k] = v
+	}
+	for k, v := range more {
+		out[k] = v
+	}
+	return out
+}
+
+func (s settings) environ() []string {
+	env := []string{"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent", "USER=tester", "TMPDIR=" + os.TempDir()}
+	for k, v := range s {
+		env = append(env, "LOCKGATE_"+k+"="+v)
+	}
+	return env
+}
+
+// short are settings for a lease that a test can outlive: the trust window is
+// 2.4s, CMD is killed 0.6s later, the lease ends after 4s.
+func short(url string) settings {
+	return settings{
+		"NAME": "nightly", "DB_URL": url, "LOG_FORMAT": "json", "LOG_LEVEL": "debug",
+		"TTL": "4s", "RENEW_EVERY": "700ms", "STOP_GRACE": "600ms", "SAFETY_MARGIN": "1s",
+		"POLL_EVERY": "50ms", "START_TIMEOUT": "1m", "WAIT_TIMEOUT": "2m",
+	}
+}
+
+// database makes a fresh schema on the shared server, and an ordinary user for
+// it.
+func database(t *testing.T) (url string) {
+	t.Helper()
+	return account(t, mariadb(t), "")
+}
+
+// account makes a fresh schema on a server and returns its URL for an ordinary
+// user, by way of address if that is not empty.
+func account(t *testing.T, server *testserver.MariaDB, address string) string {
+	t.Helper()
+	schema := server.NewDatabase(t)
+	user := testserver.User{Name: "u_" + schema, Password: "s3cret", Grants: []string{"ALL ON " + schema + ".*"}}
+	server.NewUser(t, user)
+	if address == "" {
+		address = server.Address()
+	}
+	return "mysql://" + user.Name + ":" + user.Password + "@" + address + "/" + schema
+}
+
+// sqliteURL names a fresh SQLite file.
+func sqliteURL(t *testing.T) string {
+	return "sqlite://" + filepath.Join(t.TempDir(), "locks.db")
+}
+
+// proc is a process under test.
+type proc struct {
+	t    *testing.T
+	cmd  *exec.Cmd
+	done chan struct{}
+
+	mu      sync.Mutex
+	changed chan struct{}
+	log     bytes.Buffer
+}
+
+// start starts lockgate. Whatever happens, it and all that it started are dead
+// when the test has ended.
+func start(t *testing.T, s settings, args ...string) *proc {
+	t.Helper()
+	return launch(t, exec.Command(built.lockgate, args...), s.environ())
+}
+
+// launch starts any command as a process under test.
+func launch(t *testing.T, cmd *exec.Cmd, environ []string) *proc {
+	t.Helper()
+	p := &proc{t: t, cmd: cmd, done: make(chan struct{}), changed: make(chan struct{})}
+	cmd.Env = environ
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = w
+	if cmd.Stdout == nil {
+		cmd.Stdout = w
+	}
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	_ = w.Close()
+	go p.read(r)
+	go func() {
+		defer close(p.done)
+		_ = cmd.Wait()
+	}()
+	t.Cleanup(func() {
+		killTree(cmd.Process.Pid)
+		<-p.done
+		if t.Failed() {
+			t.Logf("%s\n%s", strings.Join(cmd.Args, " "), p.output())
+		}
+	})
+	return p
+}
+
+func (p *proc) read(r *os.File) {
+	defer func() { _ = r.Close() }()
+	lines := bufio.NewReader(r)
+	for {
+		line, err := lines.ReadBytes('\n')
+		p.mu.Lock()
+		p.log.Write(line)
+		close(p.changed)
+		p.changed = make(chan struct{})
+		p.mu.Unlock()
+		if err != nil {
+			return
+		}
+	}
+}
+
+func (p *proc) output() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.log.String()
+}
+
+// awaitOutput waits until the process has written text.
+func (p *proc) awaitOutput(text string) {
+	p.t.Helper()
+	limit := time.After(patience)
+	for {
+		p.mu.Lock()
+		found, changed := strings.Contains(p.log.String(), text), p.changed
+		p.mu.Unlock()
+		if found {
+			return
+		}
+		select {
+		case <-changed:
+		case <-limit:
+			p.t.Fatalf("%s never wrote %q", strings.Join(p.cmd.Args, " "), text)
+		}
+	}
+}
+
+// wait waits for the end and returns the exit code, 128+n for signal n.
+func (p *proc) wait() int {
+	p.t.Helper()
+	select {
+	case <-p.done:
+	case <-time.After(patience):
+		p.t.Fatalf("%s does not end", strings.Join(p.cmd.Args, " "))
+	}
+	status, _ := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
+	if status.Signaled() {
+		return 128 + int(status.Signal())
+	}
+	return status.ExitStatus()
+}
+
+// wantExit waits for the end and checks the exit code.
+func (p *proc) wantExit(code int) {
+	p.t.Helper()
+	if got := p.wait(); got != code {
+		p.t.Errorf("%s ended with %d; want %d", strings.Join(p.cmd.Args, " "), got, code)
+	}
+}
+
+func (p *proc) ended() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
+	}
+}
+
+func (p *proc) signal(sig syscall.Signal) {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		p.t.Fatal(err)
+	}
+}
+
+// pid is the process's number.
+func (p *proc) pid() int { return p.cmd.Process.Pid }
+
+// children returns the numbers of a process's children.
+func children(pid int) []int {
+	var out []int
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries {
+		n, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		if stat, err := os.ReadFile(filepath.Join("/proc", e.Name(), "stat")); err == nil {
+			fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+			if len(fields) > 1 && fields[1] == strconv.Itoa(pid) {
+				out = append(out, n)
+			}
+		}
+	}
+	return out
+}
+
+// killTree kills a process and its descendants. The ends of a test's processes
+// are otherwise their own affair; this is for those that a failed test leaves.
+func killTree(pid int) {
+	for _, c := range children(pid) {
+		killTree(c)
+	}
+	_ = syscall.Kill(pid, syscall.SIGKILL)
+}
+
+// await polls a condition for which there is no event.
+func await(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for !condition() {
+		select {
+		case <-ctx.Done():
+			t.Fatalf("%s: it never came to that", what)
+		case <-time.After(2 * time.Millisecond):
+		}
+	}
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+// awaitFile waits until a file exists.
+func awaitFile(t *testing.T, path string) {
+	t.Helper()
+	await(t, path+" exists", func() bool { return exists(path) })
+}
+
+func touch(t *testing.T, path string) {
+	t.Helper()
+	if err := os.WriteFile(path, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// lastBeat returns the last sign of life in a puppet's beat file.
+func lastBeat(t *testing.T, path string) time.Time {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	data, err := io.ReadAll(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Fields(string(data))
+	if len(lines) == 0 {
+		t.Fatalf("%s: no sign of life", path)
+	}
+	us, err := strconv.ParseInt(lines[len(lines)-1], 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return time.UnixMicro(us)
+}
