@@ -124,7 +124,7 @@ func adminCases() []testCase {
 		{"revoking anything but the live lease is lost and changes nothing", func(b *bench) {
 			b.wantRevokeLost("of a lock never seen", b.name(), 1)
 
-			lease := b.acquire(b.ask(b.name(), "a"))
+			lease := b.acquireUsed()
 			for _, token := range []uint64{lease.Token + 1, lease.Token - 1, 1, 0} {
 				b.wantRevokeLost("with the wrong token", lease.Name, token)
 			}

@@ -251,7 +251,7 @@ func renewCases() []testCase {
 			b.acquire(b.ask(req.Name, "b"))
 		}},
 		{"another owner or another token cannot renew", func(b *bench) {
-			lease := b.acquire(b.ask(b.name(), "a"))
+			lease := b.acquireUsed()
 			before := b.held(b.ask(lease.Name, "b"))
 			for _, c := range []struct {
 				why    string
@@ -405,7 +405,7 @@ func releaseCases() []testCase {
 			b.wantReleaseLost("what another took since, without a token", undo(req))
 		}},
 		{"the wrong token releases nothing", func(b *bench) {
-			lease := b.acquire(b.ask(b.name(), "a"))
+			lease := b.acquireUsed()
 			for _, token := range []uint64{lease.Token + 1, lease.Token - 1, 1} {
 				wrong := lease
 				wrong.Token = token
