@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"io"
 	"os"
@@ -85,6 +86,7 @@ func sqliteURL(t *testing.T) string {
 type proc struct {
 	t    *testing.T
 	cmd  *exec.Cmd
+	mark string // in the environment of it and of all that it started
 	done chan struct{}
 
 	mu      sync.Mutex
@@ -99,10 +101,15 @@ func start(t *testing.T, s settings, args ...string) *proc {
 	return launch(t, exec.Command(built.lockgate, args...), s.environ())
 }
 
-// launch starts any command as a process under test.
+// launch starts any command as a process under test. It gets a mark of its own
+// unless environ has one.
 func launch(t *testing.T, cmd *exec.Cmd, environ []string) *proc {
 	t.Helper()
 	p := &proc{t: t, cmd: cmd, done: make(chan struct{}), changed: make(chan struct{})}
+	if p.mark = markOf(environ); p.mark == "" {
+		p.mark = newMark(t)
+		environ = append(environ, markVar+"="+p.mark)
+	}
 	cmd.Env = environ
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -125,7 +132,9 @@ func launch(t *testing.T, cmd *exec.Cmd, environ []string) *proc {
 		_ = cmd.Wait()
 	}()
 	t.Cleanup(func() {
-		killTree(cmd.Process.Pid)
+		if !p.ended() {
+			killMarked(t, p.mark)
+		}
 		<-p.done
 		if t.Failed() {
 			t.Logf("%s\n%s", strings.Join(cmd.Args, " "), p.output())
@@ -236,13 +245,62 @@ func children(pid int) []int {
 	return out
 }
 
-// killTree kills a process and its descendants. The ends of a test's processes
-// are otherwise their own affair; this is for those that a failed test leaves.
-func killTree(pid int) {
-	for _, c := range children(pid) {
-		killTree(c)
+// markVar marks a process under test and all that it starts, however far they
+// get away from it: lockgate and its CMD hand their environment on.
+const markVar = "LOCKGATE_E2E_MARK"
+
+// newMark returns a mark whose processes are dead when the test has ended.
+func newMark(t *testing.T) string {
+	t.Helper()
+	mark := rand.Text()
+	t.Cleanup(func() { killMarked(t, mark) })
+	return mark
+}
+
+func markOf(environ []string) string {
+	for _, entry := range environ {
+		if mark, ok := strings.CutPrefix(entry, markVar+"="); ok {
+			return mark
+		}
 	}
-	_ = syscall.Kill(pid, syscall.SIGKILL)
+	return ""
+}
+
+// marked returns the processes with a mark that live.
+func marked(mark string) []int {
+	var out []int
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		environ, err := os.ReadFile(filepath.Join("/proc", e.Name(), "environ")) // empty of a dead one
+		if err == nil && bytes.Contains(environ, []byte(markVar+"="+mark+"\x00")) {
+			out = append(out, pid)
+		}
+	}
+	return out
+}
+
+// killMarked kills the processes with a mark, until there is none.
+func killMarked(t *testing.T, mark string) {
+	t.Helper()
+	limit := time.Now().Add(patience)
+	for {
+		left := marked(mark)
+		if len(left) == 0 {
+			return
+		}
+		if time.Now().After(limit) {
+			t.Errorf("processes %v cannot be killed", left)
+			return
+		}
+		for _, pid := range left {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+		time.Sleep(time.Millisecond)
+	}
 }
 
 // await polls a condition for which there is no event.
