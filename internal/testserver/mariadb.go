@@ -326,9 +326,15 @@ func (m *MariaDB) Restart(ctx context.Context) error {
 	return m.Start(ctx)
 }
 
-// Freeze stops the server in mid-thought: it keeps its connections and answers
-// nothing, like a machine behind a silent partition.
-func (m *MariaDB) Freeze() error { return m.signal("freeze", syscall.SIGSTOP) }
+// Freeze stops the server in mid-thought and returns when it has stopped: it
+// keeps its connections and answers nothing, like a machine behind a silent
+// partition.
+func (m *MariaDB) Freeze() error {
+	if err := m.signal("freeze", syscall.SIGSTOP); err != nil {
+		return err
+	}
+	return m.current().stopped()
+}
 
 // Thaw lets a frozen server go on.
 func (m *MariaDB) Thaw() error { return m.signal("thaw", syscall.SIGCONT) }
