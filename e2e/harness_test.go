@@ -89,6 +89,8 @@ type proc struct {
 	mark string // in the environment of it and of all that it started
 	done chan struct{}
 
+	drained chan struct{} // closed when nobody can write to the log any more
+
 	mu      sync.Mutex
 	changed chan struct{}
 	log     bytes.Buffer
@@ -105,7 +107,7 @@ func start(t *testing.T, s settings, args ...string) *proc {
 // unless environ has one.
 func launch(t *testing.T, cmd *exec.Cmd, environ []string) *proc {
 	t.Helper()
-	p := &proc{t: t, cmd: cmd, done: make(chan struct{}), changed: make(chan struct{})}
+	p := &proc{t: t, cmd: cmd, done: make(chan struct{}), changed: make(chan struct{}), drained: make(chan struct{})}
 	if p.mark = markOf(environ); p.mark == "" {
 		p.mark = newMark(t)
 		environ = append(environ, markVar+"="+p.mark)
@@ -115,7 +117,9 @@ func launch(t *testing.T, cmd *exec.Cmd, environ []string) *proc {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd.Stderr = w
+	if cmd.Stderr == nil {
+		cmd.Stderr = w
+	}
 	if cmd.Stdout == nil {
 		cmd.Stdout = w
 	}
@@ -144,6 +148,7 @@ func launch(t *testing.T, cmd *exec.Cmd, environ []string) *proc {
 }
 
 func (p *proc) read(r *os.File) {
+	defer close(p.drained)
 	defer func() { _ = r.Close() }()
 	lines := bufio.NewReader(r)
 	for {
@@ -163,6 +168,19 @@ func (p *proc) output() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.log.String()
+}
+
+// said waits for the end and returns all that the process and what it started
+// have written.
+func (p *proc) said() string {
+	p.t.Helper()
+	p.wait()
+	select {
+	case <-p.drained:
+	case <-time.After(patience):
+		p.t.Fatalf("something holds the output of %s open", strings.Join(p.cmd.Args, " "))
+	}
+	return p.output()
 }
 
 // awaitOutput waits until the process has written text.
