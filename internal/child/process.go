@@ -301,9 +301,12 @@ func wakes(sig syscall.Signal) bool {
 // the kernel, or one of another user that we may not kill.
 func (p *Process) KillAll(ctx context.Context) error {
 	const longest = 50 * time.Millisecond
+	const sweeps = 20
 	pause := time.Millisecond
 	for {
 		_, err := p.SignalAll(syscall.SIGKILL)
+		for i := 0; i < sweeps && p.killChildren(); i++ {
+		}
 		timer := time.NewTimer(pause)
 		select {
 		case <-p.gone:

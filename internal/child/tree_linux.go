@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"syscall"
 
@@ -113,6 +114,35 @@ func (p *Process) signalGroup(tree map[int]stat, sig syscall.Signal) (bool, erro
 	}
 }
 
+// killChildren kills our own children, and reports whether there are any. It is what
+// catches a process that forks and ends faster than scan comes round: the one that
+// goes on has been orphaned, so it is ours, and the kernel keeps a list of those. A
+// kernel built without that list leaves all to scan.
+func (p *Process) killChildren() bool {
+	if ownProc() != nil {
+		return false
+	}
+	p.mu.Lock() // so that whoever is on the list stays ours until it was signalled
+	defer p.mu.Unlock()
+	lists, err := filepath.Glob("/proc/self/task/*/children")
+	if err != nil {
+		return false
+	}
+	any := false
+	for _, list := range lists {
+		text, err := os.ReadFile(list)
+		if err != nil {
+			continue // that thread has ended
+		}
+		for _, field := range bytes.Fields(text) {
+			if pid, err := strconv.Atoi(string(field)); err == nil && pid > 1 {
+				any = syscall.Kill(pid, syscall.SIGKILL) == nil || any
+			}
+		}
+	}
+	return any
+}
+
 // hasMember reports whether one of our own children is in CMD's group. The lock is
 // held, so it stays unreaped.
 func (p *Process) hasMember(tree map[int]stat) bool {
@@ -208,12 +238,8 @@ func (s stat) dead() bool {
 
 // scan returns all our descendants, the dead ones included, but never ourselves.
 func scan() (map[int]stat, error) {
-	self := os.Getpid()
-	if link, err := os.Readlink("/proc/self"); err != nil {
+	if err := ownProc(); err != nil {
 		return nil, fmt.Errorf("find descendants: %w", err)
-	} else if link != strconv.Itoa(self) {
-		// Its numbers mean other processes than ours.
-		return nil, fmt.Errorf("find descendants: /proc belongs to another PID namespace")
 	}
 	dir, err := os.Open("/proc")
 	if err != nil {
@@ -241,11 +267,24 @@ func scan() (map[int]stat, error) {
 		}
 	}
 	adopt(all)
-	tree := below(all, self)
+	tree := below(all, os.Getpid())
 	if hidden > 0 {
 		return tree, fmt.Errorf("find descendants: %d processes are hidden from us (hidepid)", hidden)
 	}
 	return tree, nil
+}
+
+// ownProc returns an error when the numbers in /proc are not those by which we
+// signal: it is missing, or was mounted for another PID namespace.
+func ownProc() error {
+	link, err := os.Readlink("/proc/self")
+	if err != nil {
+		return err
+	}
+	if link != strconv.Itoa(os.Getpid()) {
+		return errors.New("/proc belongs to another PID namespace")
+	}
+	return nil
 }
 
 // adopt reads again the processes whose parent was not seen: it ended while we

@@ -65,6 +65,9 @@ func (p *Process) SignalAll(sig syscall.Signal) (int, error) {
 	}
 }
 
+// killChildren leaves all to SignalAll.
+func (p *Process) killChildren() bool { return false }
+
 // Descendants returns [errors.ErrUnsupported].
 func Descendants() ([]int, error) {
 	return nil, fmt.Errorf("find descendants: %w", errors.ErrUnsupported)
