@@ -19,6 +19,10 @@ const Version = 1
 // maxFileBytes bounds what is read of a file that the other side wrote.
 const maxFileBytes = 64 << 10
 
+// MaxNonceBytes bounds the nonce of a request. It becomes part of the owner,
+// which has a bound too.
+const MaxNonceBytes = 128
+
 // Names of the files; see the package comment.
 const (
 	holderLockName = "holder.lock"
@@ -40,7 +44,7 @@ var (
 )
 
 // Dir is a gate directory. Its methods may be called from several goroutines,
-// but only one process writes a given file.
+// but only one process, and one goroutine at a time, writes a given file.
 type Dir struct {
 	path string
 }
@@ -70,7 +74,10 @@ func (d *Dir) Check(who string) error {
 	if err := d.publish(name, make([]byte, 4096)); err != nil {
 		return fmt.Errorf("check gate directory: %w", err)
 	}
-	return os.Remove(d.file(name))
+	if err := os.Remove(d.file(name)); err != nil {
+		return fmt.Errorf("check gate directory: %w", err)
+	}
+	return nil
 }
 
 // Request is what exec publishes: it wants to run.
@@ -98,11 +105,13 @@ func (d *Dir) WriteRequest(r Request) error {
 func (d *Dir) ReadRequest() (Request, error) {
 	var r Request
 	err := d.readJSON(requestName, &r)
-	if err == nil && (r.Version != Version || r.Nonce == "") {
+	if err == nil && (r.Version != Version || !isNonce(r.Nonce)) {
 		err = ErrNone
 	}
 	return r, err
 }
+
+func isNonce(s string) bool { return s != "" && len(s) <= MaxNonceBytes }
 
 // Verdict is the word that a state gives on a request.
 type Verdict string
@@ -127,6 +136,9 @@ func (v Verdict) Final() bool {
 		return false
 	}
 }
+
+// known tells whether a verdict is one of this version.
+func (v Verdict) known() bool { return v == Waiting || v == Acquired || v.Final() }
 
 // Holder says who else has the lock.
 type Holder struct {
@@ -201,7 +213,7 @@ func parseState(data []byte) (State, error) {
 		Boot    string `json:"boot"`
 		Pod     string `json:"pod"`
 	}
-	if json.Unmarshal(data, &head) != nil || head.Version == 0 || head.Request == "" {
+	if json.Unmarshal(data, &head) != nil || head.Version == 0 || !isNonce(head.Request) {
 		return State{}, ErrNone
 	}
 	if head.Version != Version {
@@ -209,10 +221,16 @@ func parseState(data []byte) (State, error) {
 			fmt.Errorf("%w: %d", ErrVersion, head.Version)
 	}
 	var s State
-	if json.Unmarshal(data, &s) != nil {
+	if json.Unmarshal(data, &s) != nil || !s.makesSense() {
 		return State{}, ErrNone
 	}
 	return s, nil
+}
+
+// makesSense tells whether exec can follow a state: a word that it knows and,
+// when the lock is held, deadlines in their order.
+func (s State) makesSense() bool {
+	return s.Verdict.known() && (s.Verdict != Acquired || 0 < s.StopBoot && s.StopBoot <= s.KillBoot)
 }
 
 // Done is exec's word that CMD and everything it started has ended.
@@ -314,10 +332,10 @@ func (d *Dir) readJSON(name string, v any) error {
 // read returns a small regular file, else [ErrNone]. The other side may have put
 // anything there: a FIFO must not block us and a link must not lead us away.
 func (d *Dir) read(name string) ([]byte, error) {
-	f, err := os.OpenFile(d.file(name), os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
+	f, err := openRead(d.file(name))
 	if err != nil {
-		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ELOOP) {
-			return nil, ErrNone
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ELOOP) || errors.Is(err, syscall.ENXIO) {
+			return nil, ErrNone // also for a link, and for a socket
 		}
 		return nil, fmt.Errorf("read %s: %w", name, err)
 	}

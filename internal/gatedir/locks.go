@@ -33,7 +33,7 @@ func (d *Dir) LockHolder() (*os.File, error) {
 
 // HolderLives tells whether a process holds holder.lock.
 func (d *Dir) HolderLives() bool {
-	f, err := os.OpenFile(d.file(holderLockName), os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
+	f, err := openRead(d.file(holderLockName))
 	if err != nil {
 		return false
 	}
@@ -86,10 +86,11 @@ func (l *MainLock) Close() error {
 }
 
 // Probe looks whether main is gone. It keeps the file open, so that its own
-// closing is no event for a [Watcher].
+// closing is no event for a [Watcher]. It belongs to one goroutine at a time.
 type Probe struct {
 	dir  *Dir
 	file *os.File
+	info fs.FileInfo // of file
 }
 
 // Probe returns a probe of main.lock.
@@ -99,19 +100,37 @@ func (d *Dir) Probe() *Probe { return &Probe{dir: d} }
 // gone. It takes the lock shared, without waiting, and gives it back at once.
 // In doubt it says no.
 func (p *Probe) Gone() bool {
-	if p.file == nil {
-		f, err := os.OpenFile(p.dir.file(mainLockName), os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
-		if err != nil {
-			// Nobody removes the file, so without one no exec was ever here.
-			return errors.Is(err, fs.ErrNotExist)
-		}
-		p.file = f
-	}
-	if flock(p.file, syscall.LOCK_SH) != nil {
+	if p.file != nil && !isFree(p.file) {
 		return false
 	}
-	_ = syscall.Flock(int(p.file.Fd()), syscall.LOCK_UN)
-	return true
+	// Somebody may have cleared the directory since: then the next exec makes
+	// another file.
+	now, err := os.Lstat(p.dir.file(mainLockName))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return true // no exec was ever here, or it is another file that is free
+	case err != nil:
+		return false
+	case p.file != nil && os.SameFile(now, p.info):
+		return true
+	}
+	return p.reopen() == nil && isFree(p.file)
+}
+
+// reopen opens the file that has the name now.
+func (p *Probe) reopen() error {
+	f, err := openRead(p.dir.file(mainLockName))
+	if err != nil {
+		return err
+	}
+	info, err := f.Stat()
+	if err != nil {
+		_ = f.Close()
+		return err
+	}
+	_ = p.Close()
+	p.file, p.info = f, info
+	return nil
 }
 
 // Close ends the probe.
@@ -122,13 +141,32 @@ func (p *Probe) Close() error {
 	return p.file.Close()
 }
 
+// isFree tells whether nobody has the lock, without keeping it.
+func isFree(f *os.File) bool {
+	if flock(f, syscall.LOCK_SH) != nil {
+		return false
+	}
+	_ = syscall.Flock(int(f.Fd()), syscall.LOCK_UN)
+	return true
+}
+
+// openRead opens what the other side may have made, whatever it is, without
+// waiting and without following a link.
+func openRead(path string) (*os.File, error) {
+	return os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
+}
+
 // openLock opens a lock file, which may be another user's, and makes it if it
 // is missing.
 func openLock(path string) (*os.File, error) {
 	for {
-		f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
-		if err == nil || !errors.Is(err, fs.ErrNotExist) {
-			return f, err
+		f, err := openRead(path)
+		if err == nil {
+			openToAll(f)
+			return f, nil
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
 		}
 		f, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o644)
 		if errors.Is(err, fs.ErrExist) {
@@ -137,11 +175,17 @@ func openLock(path string) (*os.File, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := f.Chmod(0o644); err != nil {
-			_ = f.Close()
-			return nil, err
-		}
+		openToAll(f)
 		return f, nil
+	}
+}
+
+// openToAll lets the other side open a lock file of ours: the umask may have
+// taken bits away, also from one whose maker was killed just then. Only its
+// owner can do it, and for another's there is nothing to do.
+func openToAll(f *os.File) {
+	if info, err := f.Stat(); err == nil && info.Mode().IsRegular() && info.Mode().Perm() != 0o644 {
+		_ = f.Chmod(0o644)
 	}
 }
 

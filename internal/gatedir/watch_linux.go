@@ -24,11 +24,19 @@ func (w *Watcher) start(d *Dir) bool {
 		return false
 	}
 	w.sys.events = os.NewFile(uintptr(fd), "inotify")
-	watchMain := func() bool {
-		_, err := unix.InotifyAddWatch(fd, d.file(mainLockName), unix.IN_CLOSE)
-		return err == nil
+	conn, err := w.sys.events.SyscallConn()
+	if err != nil {
+		_ = w.sys.events.Close()
+		return false
 	}
-	watching := watchMain()
+	watchMain := func() {
+		// It is not there before the first exec. The descriptor is borrowed, so
+		// that Close cannot hand its number to another file in between.
+		_ = conn.Control(func(fd uintptr) {
+			_, _ = unix.InotifyAddWatch(int(fd), d.file(mainLockName), unix.IN_CLOSE)
+		})
+	}
+	watchMain()
 	go func() {
 		defer close(w.ended)
 		buf := make([]byte, 4096)
@@ -36,10 +44,9 @@ func (w *Watcher) start(d *Dir) bool {
 			if _, err := w.sys.events.Read(buf); err != nil {
 				return // closed
 			}
-			if !watching {
-				// main.lock is there before the first request is.
-				watching = watchMain()
-			}
+			// It may be a new file by now: made before a request is published,
+			// or made anew. For the same one this changes nothing.
+			watchMain()
 			w.wake()
 		}
 	}()
