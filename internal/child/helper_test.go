@@ -60,10 +60,13 @@ func playRole(role string, args []string) {
 		signal.Ignore(syscall.SIGTERM)
 		say("ready %d", os.Getpid())
 		forever()
-	case "listen": // and name what is heard, until USR2
+	case "listen": // and name what is heard, until USR2; once ready, start the role in args
 		heard := make(chan os.Signal, 16)
 		signal.Notify(heard, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2)
 		say("ready %d", os.Getpid())
+		if len(args) > 0 {
+			spawn(args, nil)
+		}
 		for sig := range heard {
 			say("%s %d", unix.SignalName(sig.(syscall.Signal)), os.Getpid())
 			if sig == syscall.SIGUSR2 {

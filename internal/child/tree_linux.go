@@ -186,8 +186,11 @@ func (p *Process) signalOne(tree map[int]stat, d stat, sig syscall.Signal) (bool
 	// which is no snapshot, may have taken a number for a parent that was reused
 	// while it ran: then the parent is another one by now.
 	now, err := readStat(d.pid)
-	if err != nil || now.start != d.start {
+	switch {
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ESRCH), err == nil && now.start != d.start:
 		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("signal process %d: %w", d.pid, err)
 	}
 	if _, ok := tree[now.parent]; !ok && now.parent != os.Getpid() {
 		return false, nil

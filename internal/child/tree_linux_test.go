@@ -51,12 +51,14 @@ func playSystemRole(role string, args []string) {
 		spawn([]string{"listen"}, nil)
 		spawn([]string{"middle", "listen"}, &syscall.SysProcAttr{Setsid: true})
 		playRole("listen", nil)
-	case "pair": // of a bystander and a killer
-		spawn([]string{"listen"}, nil)
-		spawn([]string{"killer"}, nil)
-		forever()
 	case "killer": // of all its own descendants
 		playKiller()
+	case "filtered": // without pidfds, as in old kernels and some sandboxes
+		playFiltered()
+	case "headless": // goes on without its first thread
+		loseFirstThread()
+		say("ready %d", os.Getpid())
+		forever()
 	case "spawner": // of sleepers in sessions of their own, quickly
 		for i := 0; ; i++ {
 			spawnSleeper()
@@ -83,7 +85,6 @@ func playKiller() {
 		say("%v", err)
 		os.Exit(98)
 	}
-	// The bystander first, so that it is in reach.
 	n, err := p.SignalAll(syscall.SIGKILL)
 	if err != nil {
 		say("%v", err)
@@ -160,6 +161,67 @@ func playFirst() {
 	check(syscall.Setresuid(0, 0, 0) == nil, "become root")
 	err = p.KillAll(context.Background())
 	check(err == nil, "KillAll() = %v; want nil", err)
+}
+
+func playFiltered() {
+	refuse := func(call uint32) []unix.SockFilter {
+		return []unix.SockFilter{
+			{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: call, Jf: 1},
+			{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)},
+		}
+	}
+	filter := []unix.SockFilter{{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS}} // the call's number
+	filter = append(filter, refuse(unix.SYS_PIDFD_OPEN)...)
+	filter = append(filter, refuse(unix.SYS_PIDFD_SEND_SIGNAL)...)
+	filter = append(filter, unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW})
+	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+	runtime.LockOSThread()
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		say("no new privileges: %v", err)
+	}
+	_, _, errno := syscall.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER,
+		unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&program)))
+	_, err := unix.PidfdOpen(os.Getpid(), 0)
+	if errno != 0 || !errors.Is(err, unix.ENOSYS) {
+		say("the filter: %v; then pidfd_open: %v", errno, err)
+	}
+
+	if err := BecomeSubreaper(); err != nil {
+		say("%v", err)
+	}
+	fd, _ := strconv.Atoi(os.Getenv(lineVar))
+	self, _ := os.Executable()
+	p, err := Start(Spec{Path: self, Args: []string{self, "idle"}, Env: roleEnv("leave", fd)})
+	if err != nil {
+		say("%v", err)
+		os.Exit(98)
+	}
+	<-p.Exited()
+	for !closed(p.Gone()) { // the process in between may be there still
+		if _, err := p.SignalAll(syscall.SIGKILL); err != nil {
+			say("%v", err)
+		}
+		time.Sleep(time.Millisecond)
+	}
+	say("killed")
+}
+
+func loseFirstThread() {
+	for {
+		for range 10 {
+			go func() {
+				runtime.LockOSThread()
+				if unix.Gettid() == os.Getpid() {
+					_, _, _ = syscall.Syscall(syscall.SYS_EXIT, 0, 0, 0)
+				}
+				time.Sleep(time.Millisecond) // keeps this thread from the others
+			}()
+		}
+		time.Sleep(time.Millisecond)
+		if s, err := readStat(os.Getpid()); err == nil && s.state == 'Z' {
+			return
+		}
+	}
 }
 
 func spawnSleeper() {
@@ -272,9 +334,8 @@ func TestSignalAllReachesAGroupWhoseLeaderHasEnded(t *testing.T) {
 
 func TestSignalAllReachesNeitherOurselvesNorStrangers(t *testing.T) {
 	l := newLines(t)
-	startRole(t, l, "pair")
-	// A killer, which has a command of its own without a group of its own, and a
-	// bystander in the same group.
+	startRole(t, l, "listen", "killer")
+	// A bystander, and a killer in the same group whose command is in it too.
 	bystander := l.ready()
 	if words := l.next(); strings.Join(words, " ") != "killed 1" {
 		t.Errorf("the killer said %q; want it alive and one process killed", words)
@@ -331,6 +392,80 @@ func TestAStoppedProcessEnds(t *testing.T) {
 				<-p.Gone()
 			})
 		}
+	}
+}
+
+func TestAProcessWithoutItsFirstThreadIsAlive(t *testing.T) {
+	l := newLines(t)
+	p := startRole(t, l, "leave", "headless")
+	pid := l.ready()
+	waitForCount(t, 1)
+	if got := mustDescend(t); got[0] != pid {
+		t.Errorf("Descendants() = %v; want %d", got, pid)
+	}
+	if n, err := p.SignalAll(syscall.SIGTERM); n != 1 || err != nil {
+		t.Errorf("SignalAll() = %d, %v; want 1, nil", n, err)
+	}
+	<-p.Gone()
+}
+
+func TestDaemonsAreReachedWithoutPidfds(t *testing.T) {
+	l := newLines(t)
+	startRole(t, l, "filtered")
+	if got, want := l.rest(), "killed\n"; got != want {
+		t.Errorf("the filtered process said %q; want %q", got, want)
+	}
+}
+
+func TestANumberThatMayBeAStrangersIsNotSignalled(t *testing.T) {
+	l := newLines(t)
+	p := startRole(t, l, "parent", "wait")
+	parent, child := p.Pid(), l.ready()
+	if other := l.ready(); child == parent {
+		child = other
+	}
+	tree, err := scan()
+	if err != nil || len(tree) != 2 {
+		t.Fatalf("scan() = %v, %v; want two processes", tree, err)
+	}
+	reused := tree[child]
+	reused.start--
+	tests := []struct {
+		name string
+		tree map[int]stat
+		d    stat
+		sent bool
+	}{
+		{"another process has the number now", tree, reused, false},
+		{"its parent is not one of ours", map[int]stat{child: tree[child]}, tree[child], false},
+		{"as it was scanned", tree, tree[child], true},
+		{"our own child", map[int]stat{}, tree[parent], true},
+	}
+	for _, test := range tests {
+		if sent, err := p.signalOne(test.tree, test.d, 0); sent != test.sent || err != nil {
+			t.Errorf("%s: signalOne() = %t, %v; want %t, nil", test.name, sent, err, test.sent)
+		}
+	}
+}
+
+func TestAProcessOrphanedDuringTheScanIsFound(t *testing.T) {
+	l := newLines(t)
+	p := startRole(t, l, "wait")
+	l.ready()
+	ended := 1 << 30 // no process has this number
+	s, err := readStat(p.Pid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := s
+	before.parent = ended
+	all := map[int]stat{
+		p.Pid():   before,
+		ended + 1: {pid: ended + 1, parent: ended},
+	}
+	adopt(all)
+	if len(all) != 1 || all[p.Pid()] != s {
+		t.Errorf("adopt() left %+v; want %+v alone", all, s)
 	}
 }
 
