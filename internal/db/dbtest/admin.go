@@ -104,12 +104,12 @@ func adminCases() []testCase {
 			b.wantReleaseLost("a lease that was revoked and taken", lease)
 			b.renew(next)
 		}},
-		{"a release after revoke now is accepted while nobody took the lock", func(b *bench) {
+		{"a release after revoke now is accepted and keeps nobody out", func(b *bench) {
 			req := b.ask(b.name(), "a")
 			lease := b.acquire(req)
 			b.wantRevoked(req.Name, lease.Token, true)
-			b.release(lease, 0)
-			b.release(undo(req), 0)
+			b.release(lease, long)
+			b.release(undo(req), long)
 			b.acquire(b.ask(req.Name, "b"))
 		}},
 		{"a revocation can be repeated, and made to free at once", func(b *bench) {
@@ -134,6 +134,11 @@ func adminCases() []testCase {
 			next := b.acquire(b.ask(lease.Name, "b"))
 			b.wantRevokeLost("of an old lease", lease.Name, lease.Token)
 			b.renew(next)
+
+			kept := b.acquire(b.ask(b.name(), "a"))
+			b.release(kept, long)
+			b.wantRevokeLost("of a released lease that is kept", kept.Name, kept.Token)
+			b.held(b.ask(kept.Name, "b"))
 
 			brief := b.acquire(b.brief(b.ask(b.name(), "a")))
 			b.expire()

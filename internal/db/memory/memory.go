@@ -196,6 +196,9 @@ func (c *Client) Release(ctx context.Context, lease db.Lease, keep time.Duration
 			return nil
 		}
 		r.released = true
+		if !r.expires.After(now) {
+			return nil // what is free stays free
+		}
 		r.expires = now
 		if end := r.acquired.Add(keep); end.After(now) {
 			r.expires = end

@@ -26,9 +26,8 @@ func newStatements(table string) statements {
 	t := quote(table)
 	renewed := "max(expires_ns, @now + @ttl)"
 	released := "max(@now, acquired_ns + @keep)"
-	// A released row keeps its end; one of another boot has ended, and its
-	// times mean nothing on this clock.
-	keeps := "released OR boot <> @boot"
+	// The first release decides the end, and what is free stays free.
+	keeps := "released OR boot <> @boot OR expires_ns <= @now"
 	return statements{
 		read: "SELECT " + rowColumns + " FROM " + t + " WHERE name = @name",
 

@@ -76,7 +76,7 @@ type Options struct {
 
 // maxBusy is how long a statement waits for other writers before the call ends
 // with db.ErrAgain.
-const maxBusy = 2 * time.Second
+const maxBusy = time.Second
 
 // Store is a lock store in one file. It keeps one connection, which is opened
 // anew when a call failed or when the file was replaced.
