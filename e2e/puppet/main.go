@@ -60,7 +60,11 @@ func main() {
 	if *life > 0 {
 		end = time.Now().Add(*life)
 	}
-	tick := time.NewTicker(2 * time.Millisecond)
+	every := 2 * time.Millisecond
+	if out == nil {
+		every = 10 * time.Millisecond // nobody counts its days: leave the machine to the others
+	}
+	tick := time.NewTicker(every)
 	for {
 		if out != nil {
 			_, err := out.WriteString(strconv.FormatInt(time.Now().UnixMicro(), 10) + "\n")
