@@ -170,12 +170,6 @@ func (c *contender) kill(pid int) {
 	}
 }
 
-// awaitGone waits until a process has ended.
-func (c *contender) awaitGone(what string, pid int) {
-	c.t.Helper()
-	await(c.t, what+" is gone", func() bool { return !slices.Contains(marked(c.mark), pid) })
-}
-
 // freeze stops one process and returns when it stands still.
 func (c *contender) freeze(pid int) {
 	c.t.Helper()
