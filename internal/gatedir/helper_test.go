@@ -271,7 +271,8 @@ func credential(uid int) *syscall.SysProcAttr {
 func playWith(t *testing.T, attr *syscall.SysProcAttr, role string, args ...string) *proc {
 	t.Helper()
 	p := &proc{t: t, cmd: exec.Command(self(), args...)}
-	p.cmd.Env = append(os.Environ(), roleVar+"="+role)
+	// With the race detector a process waits a second before it ends, unless told.
+	p.cmd.Env = append(os.Environ(), roleVar+"="+role, "GORACE=atexit_sleep_ms=0")
 	p.cmd.SysProcAttr = attr
 	p.cmd.Stderr = t.Output()
 	in, err := p.cmd.StdinPipe()
