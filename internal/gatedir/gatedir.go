@@ -178,7 +178,7 @@ type State struct {
 
 	Holder *Holder `json:"holder,omitempty"`
 	Reason string  `json:"reason,omitempty"`
-	Code   int     `json:"code,omitempty"` // exec's exit code for Busy, Error and Lost
+	Code   int     `json:"code,omitempty"` // exec's exit code for Busy, Error and Lost; 0: the holder was told to stop
 	Policy Policy  `json:"policy"`
 }
 

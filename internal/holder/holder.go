@@ -390,7 +390,12 @@ func (s *served) state(status gate.Status) gatedir.State {
 	case gate.Released:
 		state.Verdict = gatedir.Released
 	default:
-		state.Verdict, state.Code = gatedir.Error, gatedir.CodeUnavailable
+		state.Verdict = gatedir.Error
+		// An attempt that was withdrawn has no code of its own: whoever told us
+		// to stop is telling exec, too.
+		if !errors.Is(status.Err, gate.ErrWithdrawn) {
+			state.Code = gatedir.CodeUnavailable
+		}
 	}
 	return state
 }

@@ -35,6 +35,10 @@ const (
 
 	// lookEvery is how often the state is looked at when no event comes.
 	lookEvery = 500 * time.Millisecond
+
+	// signalLag is how long a signal of our own may take after the holder's: the
+	// containers of a pod are told to stop one after the other, up to 2s apart.
+	signalLag = 3 * time.Second
 )
 
 // Config says what to run, and where the gate directory is.
@@ -112,7 +116,8 @@ type wrapper struct {
 
 // wait waits for the verdict. With ok CMD may run; else code is exec's own.
 func (w *wrapper) wait() (code int, ok bool) {
-	sign := bootclock.Now() // the last sign of a holder
+	sign := bootclock.Now()     // the last sign of a holder
+	var withdrawn time.Duration // when the holder was first seen to have withdrawn; 0 before
 	look := time.NewTimer(0)
 	defer look.Stop()
 	for {
@@ -134,6 +139,16 @@ func (w *wrapper) wait() (code int, ok bool) {
 			w.Log.Error("the holder is another version of lockgate; use the same for both containers", "err", err)
 			return gatedir.CodeConfig, false
 		case err == nil && state.Answers(w.request):
+			if state.Verdict == gatedir.Error && state.Code == 0 {
+				// The holder was told to stop. If so are we, that decides the
+				// exit code.
+				if withdrawn == 0 {
+					withdrawn = now
+				}
+				if now-withdrawn < signalLag {
+					continue
+				}
+			}
 			if state.Verdict != gatedir.Waiting {
 				return w.verdict(state, now)
 			}
