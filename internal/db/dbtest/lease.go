@@ -25,8 +25,15 @@ func acquireCases() []testCase {
 			// An hour of slack: the server's clock may differ from ours.
 			floor := uint64(time.Now().Add(-time.Hour).UnixMilli())
 			ceiling := uint64(time.Now().Add(time.Hour).UnixMilli())
-			if got := b.acquire(b.ask(b.name(), "a")).Token; got < floor || got > ceiling {
-				b.Errorf("token of a new name = %d; want Unix milliseconds, about %d", got, floor)
+			lease := b.acquire(b.ask(b.name(), "a"))
+			if lease.Token < floor || lease.Token > ceiling {
+				b.Errorf("token of a new name = %d; want Unix milliseconds, about %d", lease.Token, floor)
+			}
+			b.release(lease, 0)
+			passed := b.expire()
+			next := b.acquire(b.ask(lease.Name, "b"))
+			if grown := next.Token - lease.Token; grown < uint64(passed.Milliseconds())/2 {
+				b.Errorf("token grew by %d in %s; want Unix milliseconds again", grown, passed)
 			}
 		}},
 		{"the same owner finds its own lease again", func(b *bench) {
@@ -159,6 +166,17 @@ func acquireCases() []testCase {
 			second := b.acquire(req)
 			if second.Token <= first.Token || second.Age != 0 {
 				b.Errorf("TryAcquire after its own expiry = %+v; want a new lease, token above %d", second, first.Token)
+			}
+		}},
+		{"the age of a new holder begins with it", func(b *bench) {
+			req := b.ask(b.name(), "a")
+			b.acquire(b.brief(req))
+			passed := b.expire()
+			began := time.Now()
+			renewed := b.renew(b.acquire(b.ask(req.Name, "b")))
+			held := b.held(b.ask(req.Name, "c"))
+			if limit := time.Since(began) + passed/2; renewed.Age > limit || held.Age > limit {
+				b.Errorf("age by renewal = %s, by HeldError = %s; want at most %s, not the last holder's", renewed.Age, held.Age, limit)
 			}
 		}},
 		{"a contender's TTL does not decide when the lease ends", func(b *bench) {

@@ -599,6 +599,30 @@ func TestAWriterInTheWayEndsACallInTime(t *testing.T) {
 	}
 }
 
+func TestAReleaseBetweenAnAcquiresLookAndItsWriteWins(t *testing.T) {
+	opts := options(t)
+	holder := open(t, opts)
+	lease := acquire(t, holder, ask("a"))
+	if err := holder.Revoke(t.Context(), lease.Name, lease.Token, true); err != nil {
+		t.Fatal(err)
+	}
+	run(t, raw(t, opts.Path), "UPDATE lockgate_locks SET revoked = 0") // as if it had expired
+
+	// The clock is read between the two.
+	now, once := opts.Clock.Now, new(sync.Once)
+	opts.Clock.Now = func() time.Duration {
+		once.Do(func() {
+			if err := holder.Release(t.Context(), lease, 0); err != nil {
+				t.Errorf("Release() = %v; want nil", err)
+			}
+		})
+		return now()
+	}
+	_, err := open(t, opts).TryAcquire(t.Context(), ask("a"))
+	wantError(t, "late TryAcquire", err, db.ErrLost)
+	acquire(t, holder, ask("b"))
+}
+
 func TestACallBehindAStuckOneEndsAtItsLimit(t *testing.T) {
 	opts := options(t)
 	entered, leave := make(chan struct{}, 1), make(chan struct{})
