@@ -102,7 +102,7 @@ func (p *Process) signalGroup(tree map[int]stat, sig syscall.Signal) (bool, erro
 	}
 	err := syscall.Kill(-p.pid, sig)
 	if err == nil && wakes(sig) {
-		err = syscall.Kill(-p.pid, syscall.SIGCONT)
+		_ = syscall.Kill(-p.pid, syscall.SIGCONT) // no error counts: they may have ended
 	}
 	switch {
 	case err == nil:
@@ -187,7 +187,7 @@ func (p *Process) signalOne(tree map[int]stat, d stat, sig syscall.Signal) (bool
 	// while it ran: then the parent is another one by now.
 	now, err := readStat(d.pid)
 	switch {
-	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ESRCH), err == nil && now.start != d.start:
+	case ended(err), err == nil && now.start != d.start:
 		return false, nil
 	case err != nil:
 		return false, fmt.Errorf("signal process %d: %w", d.pid, err)
@@ -197,7 +197,7 @@ func (p *Process) signalOne(tree map[int]stat, d stat, sig syscall.Signal) (bool
 	}
 	err = send(sig)
 	if err == nil && wakes(sig) {
-		err = send(syscall.SIGCONT)
+		_ = send(syscall.SIGCONT) // no error counts: it may have ended
 	}
 	switch {
 	case err == nil:
@@ -256,6 +256,7 @@ func scan() (map[int]stat, error) {
 
 	all := make(map[int]stat, len(names))
 	hidden := 0
+	var unread error // the last of them is enough to tell why
 	for _, name := range names {
 		pid, err := strconv.Atoi(name)
 		if err != nil {
@@ -265,16 +266,19 @@ func scan() (map[int]stat, error) {
 		switch {
 		case err == nil:
 			all[pid] = s
+		case ended(err):
 		case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
 			hidden++
+		default:
+			unread = fmt.Errorf("find descendants: read process %d: %w", pid, err)
 		}
 	}
 	adopt(all)
 	tree := below(all, os.Getpid())
-	if hidden > 0 {
-		return tree, fmt.Errorf("find descendants: %d processes are hidden from us (hidepid)", hidden)
+	if hidden > 0 && unread == nil {
+		unread = fmt.Errorf("find descendants: %d processes are hidden from us (hidepid)", hidden)
 	}
-	return tree, nil
+	return tree, unread
 }
 
 // ownProc returns an error when the numbers in /proc are not those by which we
@@ -302,7 +306,9 @@ func adopt(all map[int]stat) {
 			now, err := readStat(pid)
 			switch {
 			case err != nil:
-				delete(all, pid)
+				if ended(err) {
+					delete(all, pid)
+				}
 			case now.parent != s.parent:
 				all[pid] = now
 				again = true
@@ -338,22 +344,29 @@ func below(all map[int]stat, root int) map[int]stat {
 // readStat reads what the kernel says of a process. It makes the three calls itself
 // because a process that forks quickly gives us little time.
 func readStat(pid int) (stat, error) {
-	fd, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/stat", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	path := "/proc/" + strconv.Itoa(pid) + "/stat"
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	for errors.Is(err, unix.EINTR) {
+		fd, err = unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	}
 	if err != nil {
 		return stat{}, err
 	}
 	defer unix.Close(fd)
 	var text [1024]byte // the kernel's line is at most some 400 bytes
-	for {
-		n, err := unix.Read(fd, text[:])
-		if errors.Is(err, unix.EINTR) {
-			continue
-		}
-		if err != nil {
-			return stat{}, err // ESRCH: it has been reaped since
-		}
-		return parseStat(text[:n])
+	n, err := unix.Read(fd, text[:])
+	for errors.Is(err, unix.EINTR) {
+		n, err = unix.Read(fd, text[:])
 	}
+	if err != nil {
+		return stat{}, err
+	}
+	return parseStat(text[:n])
+}
+
+// ended reports whether an error of readStat means that there is no such process.
+func ended(err error) bool {
+	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH)
 }
 
 // parseStat takes the line of /proc/PID/stat apart.

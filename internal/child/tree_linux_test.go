@@ -464,7 +464,7 @@ func TestAProcessOrphanedDuringTheScanIsFound(t *testing.T) {
 		ended + 1: {pid: ended + 1, parent: ended},
 	}
 	adopt(all)
-	if len(all) != 1 || all[p.Pid()] != s {
+	if got := all[p.Pid()]; len(all) != 1 || got.parent != s.parent || got.start != s.start {
 		t.Errorf("adopt() left %+v; want %+v alone", all, s)
 	}
 }

@@ -53,7 +53,7 @@ func (p *Process) SignalAll(sig syscall.Signal) (int, error) {
 	}
 	err := syscall.Kill(target, sig)
 	if err == nil && wakes(sig) {
-		err = syscall.Kill(target, syscall.SIGCONT)
+		_ = syscall.Kill(target, syscall.SIGCONT) // no error counts: they may have ended
 	}
 	switch {
 	case err == nil:
