@@ -473,20 +473,18 @@ func (c *Connection) serve() {
 		reset(c.client)
 		return
 	}
-	var answers sync.WaitGroup
+	requests := make(chan packet, readAhead)
+	var others sync.WaitGroup
+	others.Go(func() { c.readRequests(requests) })
 	if server != nil {
-		answers.Go(func() { c.copyAnswers(bufio.NewReader(server)) })
+		others.Go(func() { c.copyAnswers(bufio.NewReader(server)) })
 	}
-	c.copyRequests(bufio.NewReader(c.client), server)
-	c.f.mu.Lock()
-	c.clientGone = true
-	c.f.announce()
-	c.f.mu.Unlock()
+	c.copyRequests(requests, server)
 	c.linger()
 	if server != nil {
 		server.Close()
 	}
-	answers.Wait()
+	others.Wait()
 }
 
 // forget takes the connection off the list.
@@ -532,17 +530,41 @@ func (c *Connection) linger() {
 	})
 }
 
-// copyRequests passes on what the client says, until it is gone.
-func (c *Connection) copyRequests(client *bufio.Reader, server net.Conn) {
+// readAhead is how much of a client is read while a statement is held back, so
+// that its goodbye and its end are noticed. Clients wait for answers, so more
+// than a few packets never come.
+const readAhead = 16
+
+// readRequests reads what the client says until it is gone.
+func (c *Connection) readRequests(requests chan<- packet) {
+	defer func() {
+		c.f.mu.Lock()
+		defer c.f.mu.Unlock()
+		c.clientGone = true
+		c.f.announce()
+		close(requests)
+	}()
+	client := bufio.NewReader(c.client)
 	for first := true; ; first = false {
 		data, err := c.read(client)
 		if err != nil {
 			return
 		}
-		pass, cut := c.judgeRequest(data, first)
+		if first && len(data.payload()) == tlsRequestBytes {
+			c.f.mu.Lock()
+			c.raw = true // from the next byte on, in both directions
+			c.f.mu.Unlock()
+		}
+		requests <- data
+	}
+}
+
+// copyRequests passes on what the client says, until the last that it said.
+func (c *Connection) copyRequests(requests <-chan packet, server net.Conn) {
+	for data := range requests {
+		pass, cut := c.judgeRequest(data)
 		if cut {
 			reset(c.client)
-			return
 		}
 		if !pass || server == nil {
 			continue
@@ -571,12 +593,9 @@ func (c *Connection) read(r *bufio.Reader) (packet, error) {
 
 // judgeRequest logs a request, waits as long as it is to be held up, and says
 // whether it goes on to the server, or whether its client is to be cut off.
-func (c *Connection) judgeRequest(data packet, first bool) (pass, cut bool) {
+func (c *Connection) judgeRequest(data packet) (pass, cut bool) {
 	f := c.f
 	f.mu.Lock()
-	if !c.raw && first && len(data.payload()) == tlsRequestBytes {
-		c.raw = true // from the next byte on
-	}
 	delay := f.toServer
 	var trap *Trap
 	if !c.raw {

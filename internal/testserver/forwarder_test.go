@@ -323,6 +323,9 @@ func TestHeldBackStatementIsDelivered(t *testing.T) {
 				t.Errorf("insert = %v; want %v", err, context.Canceled)
 			}
 			p.client.Close()
+			if err := p.AwaitOpen(t.Context(), 0); err != nil {
+				t.Error(err)
+			}
 		}
 		if n := rows(t, server, p.database); n != 0 {
 			t.Errorf("%d rows before Deliver; want 0", n)

@@ -42,10 +42,6 @@ const (
 type Options struct {
 	// Args are further arguments for mariadbd; they win over ours.
 	Args []string
-
-	// Prepare, when it is not nil, is called with the server's folder before
-	// the first start, for instance to put certificates there.
-	Prepare func(dir string) error
 }
 
 // MariaDB is a running MariaDB server of this test. Its methods may be called
@@ -79,7 +75,7 @@ func StartMariaDB(ctx context.Context, opts Options) (*MariaDB, error) {
 		return nil, fmt.Errorf("start mariadb: %w", err)
 	}
 	m := &MariaDB{binary: binary, dir: dir, args: opts.Args}
-	if err := m.install(ctx, installer, opts.Prepare); err != nil {
+	if err := m.install(ctx, installer); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
 	if err := m.firstStart(ctx); err != nil {
@@ -121,7 +117,7 @@ func findBinary(name string) (string, error) {
 }
 
 // install makes the folder's data, the same for root and ordinary users.
-func (m *MariaDB) install(ctx context.Context, installer string, prepare func(string) error) error {
+func (m *MariaDB) install(ctx context.Context, installer string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, startLimit, fmt.Errorf("not done within %s", startLimit))
 	defer cancel()
 	args := slices.Concat([]string{
@@ -148,11 +144,6 @@ func (m *MariaDB) install(ctx context.Context, installer string, prepare func(st
 	if err != nil {
 		said, _ := os.ReadFile(output.Name())
 		return fmt.Errorf("install a mariadb data folder: %w\n%s", err, said)
-	}
-	if prepare != nil {
-		if err := prepare(m.dir); err != nil {
-			return fmt.Errorf("prepare mariadb: %w", err)
-		}
 	}
 	return nil
 }
@@ -396,11 +387,14 @@ func (m *MariaDB) ErrorLog() (string, error) {
 // restarts and ends with Close.
 func (m *MariaDB) Admin() *sql.DB { return m.admin }
 
-// Exec runs statements as root, in order, and fails the test if one fails.
+// Exec runs statements as root, in order, and fails the test if one fails. It
+// may be used in a test's cleanup.
 func (m *MariaDB) Exec(tb testing.TB, statements ...string) {
 	tb.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(tb.Context()), stopLimit)
+	defer cancel()
 	for _, s := range statements {
-		if _, err := m.admin.ExecContext(tb.Context(), s); err != nil {
+		if _, err := m.admin.ExecContext(ctx, s); err != nil {
 			tb.Fatalf("%s: %v", s, err)
 		}
 	}
@@ -431,11 +425,7 @@ func (m *MariaDB) undo(tb testing.TB, statement string) {
 	if err := m.Thaw(); err != nil {
 		tb.Error(err)
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(tb.Context()), stopLimit)
-	defer cancel()
-	if _, err := m.admin.ExecContext(ctx, statement); err != nil {
-		tb.Errorf("%s: %v", statement, err)
-	}
+	m.Exec(tb, statement)
 }
 
 // NewDatabase makes an empty database for this test and returns its name. It

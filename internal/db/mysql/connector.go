@@ -1,0 +1,175 @@
+package mysql
+
+import (
+	"context"
+	"crypto/tls"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/lockgate/lockgate/internal/db"
+)
+
+// The TLS modes of a [Target].
+const (
+	// TLSDisable never encrypts.
+	TLSDisable = "disable"
+
+	// TLSPrefer encrypts when the server can, and connects without when it
+	// cannot. Without a TLSConfig it does not ask who the server is.
+	TLSPrefer = "prefer"
+
+	// TLSRequire encrypts or does not connect. Without a TLSConfig it does not
+	// ask who the server is.
+	TLSRequire = "require"
+)
+
+// Target is where a connection goes to, and as whom.
+type Target struct {
+	Network  string // "tcp", also when empty, or "unix"
+	Address  string // host:port, or the path of a socket
+	User     string
+	Password string
+	Database string
+
+	// TLS is one of TLSDisable, TLSPrefer and TLSRequire; empty is TLSDisable.
+	// Connections through a socket are never encrypted.
+	TLS string
+
+	// TLSConfig says how to encrypt and whom to trust; nil trusts any server.
+	// An empty ServerName becomes the address's host.
+	TLSConfig *tls.Config
+}
+
+// config is the driver's way to say the target. Its own limits are a second line
+// of defence behind the context of the call, and later, so that it is the
+// context that says why.
+func (t Target) config(limit time.Duration, log mysql.Logger) (*mysql.Config, error) {
+	c := mysql.NewConfig()
+	c.User, c.Passwd, c.DBName = t.User, t.Password, t.Database
+	c.Net, c.Addr = t.Network, t.Address
+	c.Timeout, c.ReadTimeout, c.WriteTimeout = 2*limit, 2*limit, 2*limit
+	c.Logger = log
+	c.ClientFoundRows = true   // an UPDATE counts the rows it matched
+	c.InterpolateParams = true // one round trip, nothing prepared
+	c.ConnectionAttributes = "program_name:lockgate"
+
+	switch t.TLS {
+	case "", TLSDisable:
+		return c, nil
+	case TLSPrefer:
+		c.AllowFallbackToPlaintext = true
+	case TLSRequire:
+	default:
+		return nil, fmt.Errorf("TLS mode %q: want %s, %s or %s", t.TLS, TLSDisable, TLSPrefer, TLSRequire)
+	}
+	if t.Network == "unix" {
+		return c, nil
+	}
+	if c.TLS = t.TLSConfig; c.TLS == nil {
+		c.TLS = &tls.Config{InsecureSkipVerify: true} //nolint:gosec // what these modes mean, see their comments
+	}
+	return c, nil
+}
+
+// connector makes connections that are ready for statements.
+type connector struct {
+	target func() (Target, error)
+	limit  time.Duration
+	setUp  string
+}
+
+// Connect asks for the target and connects to it.
+func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
+	target, err := c.target()
+	if err != nil {
+		return nil, fmt.Errorf("find the database: %w", err)
+	}
+	log := new(lastWords)
+	config, err := target.config(c.limit, log)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", db.ErrRefused, err)
+	}
+	connector, err := mysql.NewConnector(config)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := connector.Connect(ctx)
+	if errors.Is(err, mysql.ErrUnknownPlugin) {
+		// The driver names the plugin only in its log.
+		return nil, fmt.Errorf("%w: %s", err, log.last())
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := c.prepare(ctx, conn); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return conn, nil
+}
+
+// prepare sets the session up. A server that does not know the lock wait is
+// asked for autocommit alone, without which nothing we say would last.
+func (c *connector) prepare(ctx context.Context, conn driver.Conn) error {
+	session, ok := conn.(driver.ExecerContext)
+	if !ok {
+		return fmt.Errorf("the driver's %T cannot execute", conn)
+	}
+	_, err := session.ExecContext(ctx, c.setUp, nil)
+	if _, refused := errors.AsType[*mysql.MySQLError](err); refused {
+		_, err = session.ExecContext(ctx, setAutocommit, nil)
+	}
+	return err
+}
+
+// Driver is what database/sql wants to have.
+func (c *connector) Driver() driver.Driver { return mysql.MySQLDriver{} }
+
+const setAutocommit = "SET autocommit = 1"
+
+// setUpStatement is the only statement that is sent before ours.
+func setUpStatement(lockWait time.Duration) string {
+	if lockWait <= 0 {
+		return setAutocommit
+	}
+	seconds := (lockWait + time.Second - 1) / time.Second
+	return fmt.Sprintf("%s, innodb_lock_wait_timeout = %d", setAutocommit, seconds)
+}
+
+// limitError is the cause of a context that our own limit has ended.
+type limitError time.Duration
+
+func (e limitError) Error() string {
+	return fmt.Sprintf("no answer within %s", time.Duration(e))
+}
+
+// Is makes it a deadline like any other.
+func (e limitError) Is(target error) bool { return target == context.DeadlineExceeded }
+
+// lastWords is a logger that keeps the driver's last line for an error message,
+// and nothing else.
+type lastWords struct {
+	mu   sync.Mutex
+	line string
+}
+
+// Print keeps a line, but for the place in the driver that says it.
+func (l *lastWords) Print(v ...any) {
+	if len(v) > 1 {
+		v = v[1:]
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.line = strings.TrimSpace(fmt.Sprintln(v...))
+}
+
+func (l *lastWords) last() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.line
+}

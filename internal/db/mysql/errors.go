@@ -1,0 +1,145 @@
+package mysql
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/lockgate/lockgate/internal/db"
+)
+
+// The server's errors that mean something to us, see [decision].
+const (
+	errDuplicateKey = 1062
+	errNoSuchTable  = 1146
+)
+
+// decision is what an error of the server means to the caller.
+type decision int
+
+const (
+	unknown     decision = iota // perhaps done, perhaps not
+	again                       // undone, and worth another try at once
+	refused                     // not done, and no other try will help
+	wrongTable                  // refused, because the table is not ours
+	noTable                     // not done: there is no table
+	unavailable                 // this server will not do it; perhaps another one behind that name
+)
+
+// decide reads a server's error by its number.
+func decide(e *mysql.MySQLError) decision {
+	switch e.Number {
+	case
+		1020, // record has changed since last read
+		1205, // lock wait timeout exceeded
+		1213, // deadlock, or refused by the other nodes of a cluster
+		1614, // deadlock in an XA branch
+		3101: // refused by the other members of a group at commit
+		return again
+
+	case
+		1044,       // no access to the database
+		1045, 1698, // wrong user or password
+		1046,       // no database selected
+		1049,       // unknown database
+		1064,       // our SQL is not understood
+		1130,       // our host may not connect
+		1142, 1143, // no right to the table, to a column
+		1227,       // another right is missing
+		1251, 1275, // the account's way to log in is not ours
+		1524,       // the account's way to log in is not loaded
+		1820, 1862, // the password has expired
+		3118, 4151, // the account is locked
+		3159: // TLS is required
+		return refused
+
+	case
+		1054, // unknown column
+		1364, // a column of somebody else has no default
+		1366, // a value of the wrong type
+		1406: // a column is too narrow
+		return wrongTable
+
+	case errNoSuchTable:
+		return noTable
+
+	case
+		1047,                   // a cluster's node that has lost the others
+		1053,                   // server shutdown in progress
+		1290, 1792, 1836, 1874: // read-only: as an option, a transaction, a mode, or InnoDB
+		return unavailable
+	}
+	if string(e.SQLState[:]) == "40001" {
+		return again
+	}
+	return unknown
+}
+
+// translate makes a driver's error one of the contract. Only an error that the
+// server has sent decides anything; whatever else ended the call leaves its
+// outcome unknown, and says so with the reason for which ctx has ended, if it
+// has.
+func (s *Store) translate(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
+	}
+	if answer, ok := errors.AsType[*mysql.MySQLError](err); ok {
+		switch decide(answer) {
+		case again:
+			return fmt.Errorf("%w: %w", db.ErrAgain, err)
+		case refused:
+			return fmt.Errorf("%w: %w", db.ErrRefused, err)
+		case wrongTable:
+			return fmt.Errorf("%w: table %s has not the columns %s: %w", db.ErrRefused, s.table, columns, err)
+		case noTable:
+			return s.noTable(err)
+		case unavailable:
+			return fmt.Errorf("the server takes no writes now, it is read-only, stopping or cut off from its cluster: %w", err)
+		default:
+			return err
+		}
+	}
+	if ctx.Err() != nil {
+		cause := context.Cause(ctx)
+		if errors.Is(cause, ctx.Err()) {
+			return cause
+		}
+		return fmt.Errorf("%w: %w", cause, ctx.Err())
+	}
+	for _, ours := range []error{
+		mysql.ErrUnknownPlugin, mysql.ErrCleartextPassword, mysql.ErrOldPassword, mysql.ErrNativePassword,
+		mysql.ErrOldProtocol, mysql.ErrNoTLS,
+	} {
+		if errors.Is(err, ours) {
+			return fmt.Errorf("%w: %w", db.ErrRefused, err)
+		}
+	}
+	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return fmt.Errorf("%w: %w", db.ErrRefused, err)
+	}
+	if errors.Is(err, mysql.ErrInvalidConn) {
+		return fmt.Errorf("the connection was lost: %w", err)
+	}
+	return err
+}
+
+// noTable says that the table is missing, why, and how it is made.
+func (s *Store) noTable(why error) error {
+	return fmt.Errorf("%w: %w; create it with\n%s", db.ErrNoTable, why, s.sql.create)
+}
+
+// isNumber reports whether the server answered with the error of that number.
+func isNumber(err error, number uint16) bool {
+	answer, ok := errors.AsType[*mysql.MySQLError](err)
+	return ok && answer.Number == number
+}
+
+// spoilsConnection reports whether the connection must not be used again, so
+// that the next one may find another server behind the name.
+func spoilsConnection(err error) bool {
+	answer, ok := errors.AsType[*mysql.MySQLError](err)
+	return ok && decide(answer) == unavailable
+}

@@ -1,0 +1,363 @@
+package mysql
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lockgate/lockgate/internal/db"
+	"github.com/lockgate/lockgate/internal/testserver"
+)
+
+func TestLeaseOutlivesARestartAndACrash(t *testing.T) {
+	p := newPlace(t, server)
+	store := open(t, p.options())
+	lease := acquire(t, store, ask("job", "a"))
+	for what, stop := range map[string]func() error{"stopped": server.Stop, "killed": server.Kill} {
+		if err := stop(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := store.Renew(t.Context(), lease); !isOnly(err, nil) {
+			t.Errorf("Renew on a server that is %s = %v; want an error that decides nothing", what, err)
+		}
+		if err := server.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		renew(t, store, lease)
+		if _, err := store.TryAcquire(t.Context(), ask("job", "b")); !isOnly(err, db.ErrHeld) {
+			t.Errorf("TryAcquire after the server was %s = %v; want ErrHeld", what, err)
+		}
+	}
+	release(t, store, lease)
+}
+
+func TestFrozenServerBlocksNoCallPastItsLimit(t *testing.T) {
+	p := newPlace(t, server)
+	options := p.options()
+	options.CallLimit = 200 * time.Millisecond
+	store := open(t, options)
+	fresh := open(t, options)
+	patient := open(t, p.options())
+	lease := acquire(t, patient, ask("job", "a"))
+	// The limit may be met now and then on a busy machine before it is frozen.
+	for {
+		if _, err := store.Renew(t.Context(), lease); err == nil {
+			break
+		}
+	}
+
+	if err := server.Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	brief, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	_, contextErr := patient.Renew(brief, lease)
+	_, limitErr := store.Renew(t.Context(), lease)
+	_, againErr := store.Renew(t.Context(), lease)
+	_, freshErr := fresh.Renew(t.Context(), lease)
+	releaseErr := store.Release(t.Context(), lease, 0)
+	for call, err := range map[string]error{
+		"Renew with little time": contextErr, "Renew": limitErr, "Renew on a new connection": againErr,
+		"Renew on the first connection": freshErr, "Release": releaseErr,
+	} {
+		if !isOnly(err, nil) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%s on a frozen server = %v; want a deadline", call, err)
+		}
+	}
+	if limitErr != nil && !strings.Contains(limitErr.Error(), "no answer within 200ms") {
+		t.Errorf("Renew at its limit says %q; want the limit", limitErr)
+	}
+	fresh.Close() // returns though the server says nothing
+	if err := server.Thaw(); err != nil {
+		t.Fatal(err)
+	}
+	// What was under way when the calls ended arrives now, the release too.
+	if _, err := patient.Renew(t.Context(), lease); err != nil && !isOnly(err, db.ErrLost) {
+		t.Errorf("Renew after the thaw = %v; want a lease, or ErrLost by the late release", err)
+	}
+}
+
+func TestCloseEndsACallUnderWay(t *testing.T) {
+	p := newPlace(t, server)
+	f := p.forwarded(t)
+	store := open(t, p.options())
+	lease := acquire(t, store, ask("job", "a"))
+	trap := f.DropReply(renewals, 1)
+	errs := make(chan error)
+	for range 2 { // one under way, one that waits for its turn
+		go func() {
+			_, err := store.Renew(t.Context(), lease)
+			errs <- err
+		}()
+	}
+	if err := trap.Caught(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Close(); err != nil {
+		t.Error(err)
+	}
+	for range 2 {
+		if err := <-errs; !isOnly(err, nil) || !errors.Is(err, errClosed) {
+			t.Errorf("Renew while the store is closed = %v; want %v", err, errClosed)
+		}
+	}
+	if err := f.AwaitOpen(t.Context(), 0); err != nil {
+		t.Error(err)
+	}
+	if _, err := store.TryAcquire(t.Context(), ask("job", "b")); !isOnly(err, nil) || !errors.Is(err, errClosed) {
+		t.Errorf("TryAcquire after Close = %v; want %v", err, errClosed)
+	}
+	if err := store.Close(); err != nil {
+		t.Errorf("second Close = %v; want nil", err)
+	}
+}
+
+func TestCredentialsAreReadForEachConnection(t *testing.T) {
+	p := newPlace(t, server)
+	options := p.options()
+	target := p.target
+	options.Target = func() (Target, error) { return target, nil }
+	store := open(t, options)
+	lease := acquire(t, store, ask("job", "a"))
+
+	server.Exec(t, "ALTER USER "+testserver.Quote(p.target.User)+"@'%' IDENTIFIED BY 'rotated'")
+	renew(t, store, lease) // the open connection stays
+	store.db.SetMaxIdleConns(-1)
+	if _, err := store.Renew(t.Context(), lease); !isOnly(err, db.ErrRefused) {
+		t.Errorf("Renew with the old password = %v; want ErrRefused", err)
+	}
+	target.Password = "rotated"
+	renew(t, store, lease)
+	release(t, store, lease)
+}
+
+func TestWaysToLogIn(t *testing.T) {
+	server.Exec(t, "INSTALL SONAME 'auth_ed25519'", "INSTALL SONAME 'auth_pam'")
+	t.Cleanup(func() {
+		server.Exec(t, "UNINSTALL SONAME 'auth_ed25519'", "UNINSTALL SONAME 'auth_pam'")
+	})
+	p := newPlace(t, server)
+	grants := []string{"SELECT, INSERT, UPDATE, CREATE ON " + p.target.Database + ".*"}
+	for _, plugin := range []string{"mysql_native_password", "ed25519"} {
+		target := p.target
+		target.User = plugin
+		server.NewUser(t, testserver.User{Name: plugin, Password: target.Password, Plugin: plugin, Grants: grants})
+		options := p.options()
+		options.Target = func() (Target, error) { return target, nil }
+		acquire(t, open(t, options), ask("job of "+plugin, "a"))
+		target.Password = "wrong"
+		if _, err := open(t, options).TryAcquire(t.Context(), ask("job", "a")); !isOnly(err, db.ErrRefused) {
+			t.Errorf("%s: TryAcquire with a wrong password = %v; want ErrRefused", plugin, err)
+		}
+	}
+
+	server.Exec(t, "CREATE USER pam@'%' IDENTIFIED VIA pam")
+	t.Cleanup(func() { server.Exec(t, "DROP USER pam@'%'") })
+	p.target.User = "pam"
+	_, err := open(t, p.options()).TryAcquire(t.Context(), ask("job", "a"))
+	if !isOnly(err, db.ErrRefused) || !strings.Contains(err.Error(), "dialog") {
+		t.Errorf("TryAcquire by a plugin that we have not = %v; want ErrRefused and its name, dialog", err)
+	}
+}
+
+func TestEncryption(t *testing.T) {
+	authority, certificate, key := certificates(t)
+	secure := testserver.NewMariaDB(t, testserver.Options{Args: []string{"--ssl-cert=" + certificate, "--ssl-key=" + key}})
+	p := newPlace(t, secure)
+	trusting := &tls.Config{RootCAs: authority, MinVersion: tls.VersionTLS12}
+	strangers, _, _ := certificates(t)
+	doubting := &tls.Config{RootCAs: strangers, MinVersion: tls.VersionTLS12}
+	tests := []struct {
+		name   string
+		server *testserver.MariaDB
+		mode   string
+		config *tls.Config
+		want   string // "encrypted", "plain" or "refused"
+	}{
+		{"disabled", secure, TLSDisable, nil, "plain"},
+		{"unset", secure, "", nil, "plain"},
+		{"preferred and possible", secure, TLSPrefer, nil, "encrypted"},
+		{"preferred and impossible", server, TLSPrefer, nil, "plain"},
+		{"required", secure, TLSRequire, nil, "encrypted"},
+		{"required and impossible", server, TLSRequire, nil, "refused"},
+		{"required of a server that we trust", secure, TLSRequire, trusting, "encrypted"},
+		{"required of a server that we do not trust", secure, TLSRequire, doubting, "refused"},
+	}
+	for _, tt := range tests {
+		place := p
+		if tt.server != secure {
+			place = newPlace(t, tt.server)
+		}
+		f := place.forwarded(t)
+		place.target.TLS, place.target.TLSConfig = tt.mode, tt.config
+		_, err := open(t, place.options()).TryAcquire(t.Context(), ask("job", "a"))
+		got := "refused"
+		switch {
+		case err == nil && f.Count(testserver.Any) > 0:
+			got = "plain"
+		case err == nil:
+			got = "encrypted"
+		case !isOnly(err, db.ErrRefused):
+			got = err.Error()
+		}
+		if got != tt.want {
+			t.Errorf("TLS %s: %s (%v); want %s", tt.name, got, err, tt.want)
+		}
+	}
+	p.server.Exec(t, "ALTER USER "+testserver.Quote(p.target.User)+"@'%' REQUIRE SSL")
+	p.target.TLS = TLSDisable
+	if _, err := open(t, p.options()).TryAcquire(t.Context(), ask("job", "a")); !isOnly(err, db.ErrRefused) {
+		t.Errorf("TryAcquire without the TLS that the account requires = %v; want ErrRefused", err)
+	}
+}
+
+// certificates makes an authority and a server certificate for 127.0.0.1, and
+// returns the authority and the paths of the certificate and its key.
+func certificates(t *testing.T) (authority *x509.CertPool, certificate, key string) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "lockgate test"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+		IsCA: true, BasicConstraintsValid: true, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+	}
+	signed, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	encoded, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(name, kind string, der []byte) string {
+		path := filepath.Join(t.TempDir(), name)
+		if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	authority = x509.NewCertPool()
+	parsed, err := x509.ParseCertificate(signed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	authority.AddCert(parsed)
+	return authority, write("cert.pem", "CERTIFICATE", signed), write("key.pem", "PRIVATE KEY", encoded)
+}
+
+func TestSessionSetUp(t *testing.T) {
+	tests := []struct {
+		wait time.Duration
+		want string
+	}{
+		{0, "SET autocommit = 1"},
+		{time.Millisecond, "SET autocommit = 1, innodb_lock_wait_timeout = 1"},
+		{3 * time.Second, "SET autocommit = 1, innodb_lock_wait_timeout = 3"},
+		{3*time.Second + 1, "SET autocommit = 1, innodb_lock_wait_timeout = 4"},
+	}
+	for _, tt := range tests {
+		if got := setUpStatement(tt.wait); got != tt.want {
+			t.Errorf("setUpStatement(%s) = %q; want %q", tt.wait, got, tt.want)
+		}
+	}
+}
+
+func TestServerThatRefusesTheLockWaitIsUsable(t *testing.T) {
+	p := newPlace(t, server)
+	f := p.forwarded(t)
+	server.SetGlobal(t, "autocommit", "0")
+	c := &connector{target: p.options().Target, setUp: setAutocommit + ", no_such_lock_wait_timeout = 1"}
+	conn, err := c.Connect(t.Context())
+	if err != nil {
+		t.Fatalf("Connect = %v; want a connection", err)
+	}
+	defer conn.Close()
+	if got := verbs(f); got != "SET SET" {
+		t.Errorf("statements %s; want SET SET", got)
+	}
+	if last := f.Statements(testserver.Any)[1]; last.SQL != setAutocommit || last.Answer.Error != 0 {
+		t.Errorf("the second SET is %+v; want %s, accepted", last, setAutocommit)
+	}
+}
+
+func TestTokenOnlyGrows(t *testing.T) {
+	p := newPlace(t, server)
+	store := open(t, p.options())
+	free := used(t, store, "job")
+
+	// Ahead of the clock, as after a clock that was set back.
+	ahead := free.Token + 1e9
+	server.Exec(t, "UPDATE "+p.table()+" SET token = "+big.NewInt(int64(ahead)).String())
+	lease := acquire(t, store, ask("job", "a"))
+	if lease.Token != ahead+1 {
+		t.Errorf("token = %d after %d; want the next", lease.Token, ahead)
+	}
+	release(t, store, lease)
+
+	// Behind it, as after a restore that lost commits: no token is given twice.
+	server.Exec(t, "UPDATE "+p.table()+" SET token = 1")
+	if lease := acquire(t, store, ask("job", "b")); lease.Token < free.Token {
+		t.Errorf("token = %d after a restore; want at least the %d of before", lease.Token, free.Token)
+	}
+}
+
+// In the hour that the zone of the server leaves out in spring, times that
+// pass through a zone cannot be written.
+func TestMissingHourOfSpring(t *testing.T) {
+	server.Exec(t,
+		"INSERT INTO mysql.time_zone (Time_zone_id, Use_leap_seconds) VALUES (7001, 'N')",
+		"INSERT INTO mysql.time_zone_name (Name, Time_zone_id) VALUES ('Lockgate/Spring', 7001)",
+		"INSERT INTO mysql.time_zone_transition_type (Time_zone_id, Transition_type_id, `Offset`, Is_DST, Abbreviation)"+
+			" VALUES (7001, 0, 3600, 0, 'CET'), (7001, 1, 7200, 1, 'CEST')",
+		"INSERT INTO mysql.time_zone_transition (Time_zone_id, Transition_time, Transition_type_id)"+
+			" VALUES (7001, 1698541200, 0), (7001, 1711846800, 1), (7001, 1729990800, 0)",
+	)
+	t.Cleanup(func() {
+		for _, table := range []string{"time_zone", "time_zone_name", "time_zone_transition_type", "time_zone_transition"} {
+			server.Exec(t, "DELETE FROM mysql."+table+" WHERE Time_zone_id = 7001")
+		}
+	})
+	p := newPlace(t, server)
+	store := open(t, p.options())
+	used(t, store, "job")
+	server.Exec(t, "UPDATE "+p.table()+" SET expires_at = '2024-03-30', acquired_at = '2024-03-30', renewed_at = '2024-03-30', token = 1")
+	server.SetGlobal(t, "time_zone", "'Lockgate/Spring'")
+	for _, mode := range []string{"STRICT_ALL_TABLES", ""} {
+		server.SetGlobal(t, "sql_mode", testserver.Quote(mode))
+		// 02:30 UTC on 31 March 2024; no such time on clocks of that zone.
+		server.SetGlobal(t, "init_connect", "'SET timestamp = 1711852200'")
+		var clock string
+		admin := server.Admin()
+		if err := admin.QueryRowContext(t.Context(), "SELECT CONVERT_TZ('2024-03-31 01:30:00', '+00:00', 'Lockgate/Spring')").Scan(&clock); err != nil || clock != "2024-03-31 03:30:00" {
+			t.Fatalf("the zone says %q, %v; want the hour left out", clock, err)
+		}
+		there := open(t, p.options())
+		lease := acquire(t, there, ask("job", "a"+mode))
+		if want := uint64(1711852200000); lease.Token != want && mode != "" {
+			t.Errorf("token = %d; want the frozen clock's %d", lease.Token, want)
+		}
+		renew(t, there, lease)
+		held := new(db.HeldError)
+		if _, err := there.TryAcquire(t.Context(), ask("job", "b")); !errors.As(err, &held) || held.Remaining != long {
+			t.Errorf("TryAcquire = %v; want it held for another %s", err, long)
+		}
+		release(t, there, lease)
+	}
+}
