@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
+	"os/exec"
 	"path"
 	"path/filepath"
 	"strconv"
@@ -24,11 +25,11 @@ const lockName = "nightly"
 
 // These say which statements take, renew and release a lock. A new name is taken
 // by an INSERT, an existing one by an UPDATE.
-func takesOld(sql string) bool { return strings.Contains(sql, "SET token = LAST_INSERT_ID(") }
-func takesNew(sql string) bool { return strings.Contains(sql, "INSERT INTO ") }
-func takes(sql string) bool    { return takesOld(sql) || takesNew(sql) }
-func renews(sql string) bool   { return strings.Contains(sql, "0 * LAST_INSERT_ID(") }
-func releases(sql string) bool { return strings.Contains(sql, "released_at = COALESCE(") }
+func takesOld(text string) bool { return strings.Contains(text, "SET token = LAST_INSERT_ID(") }
+func takesNew(text string) bool { return strings.Contains(text, "INSERT INTO ") }
+func takes(text string) bool    { return takesOld(text) || takesNew(text) }
+func renews(text string) bool   { return strings.Contains(text, "0 * LAST_INSERT_ID(") }
+func releases(text string) bool { return strings.Contains(text, "released_at = COALESCE(") }
 
 // bench is a fresh schema on a server, with a forwarder on the way to it.
 type bench struct {
@@ -77,13 +78,13 @@ type rowState struct {
 // held says whether nobody else could take the lock.
 func (r rowState) held() bool { return r.left > 0 }
 
-// row reads the row of a lock; ok is false when there is none yet.
-func (b *bench) row(name string) (r rowState, ok bool) {
+// row reads the lock's row; ok is false when there is none yet.
+func (b *bench) row() (r rowState, ok bool) {
 	b.t.Helper()
 	var us int64
 	err := b.server.Admin().QueryRowContext(inTime(b.t), "SELECT owner, token, released_at IS NOT NULL, "+
 		"CAST(expires_at AS CHAR), TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), expires_at) "+
-		"FROM "+b.schema+".lockgate_locks WHERE name = ?", name).
+		"FROM "+b.schema+".lockgate_locks WHERE name = ?", lockName).
 		Scan(&r.owner, &r.token, &r.released, &r.expiresAt, &us)
 	if e, isServer := errors.AsType[*mysql.MySQLError](err); errors.Is(err, sql.ErrNoRows) || isServer && e.Number == 1146 {
 		return rowState{}, false
@@ -96,20 +97,20 @@ func (b *bench) row(name string) (r rowState, ok bool) {
 }
 
 // wantFree checks that the lock was released, or never taken.
-func (b *bench) wantFree(name string) {
+func (b *bench) wantFree() {
 	b.t.Helper()
-	if r, ok := b.row(name); ok && (!r.released || r.held()) {
-		b.t.Errorf("lock %q is not free: %+v", name, r)
+	if r, ok := b.row(); ok && (!r.released || r.held()) {
+		b.t.Errorf("the lock is not free: %+v", r)
 	}
 }
 
 // awaitFree waits until the lock was released.
-func (b *bench) awaitFree(name string) rowState {
+func (b *bench) awaitFree() rowState {
 	b.t.Helper()
 	var r rowState
-	await(b.t, "lock "+name+" is released", func() bool {
+	await(b.t, "the lock is released", func() bool {
 		var ok bool
-		r, ok = b.row(name)
+		r, ok = b.row()
 		return ok && r.released && !r.held()
 	})
 	return r
@@ -143,22 +144,19 @@ func (b *bench) changed(match testserver.Match) (n int) {
 	return n
 }
 
-// makeTable makes the table, and the row of a name if there is one, by taking and
-// releasing that lock. It returns the token.
-func (b *bench) makeTable(name string) uint64 {
+// hold takes a lock, which must be free, releases it and returns its token. The
+// first one makes the table.
+func (b *bench) hold(name string) uint64 {
 	b.t.Helper()
-	return b.hold(name, "fail")
+	return b.holdAs(settings{"NAME": name, "ON_BUSY": "fail"})
 }
 
-// hold takes a lock, releases it and returns the token. It fails the test when
-// the lock is not free, and ON_BUSY is fail.
-func (b *bench) hold(name, onBusy string) uint64 {
+func (b *bench) holdAs(set settings) uint64 {
 	b.t.Helper()
-	witness := filepath.Join(b.t.TempDir(), "witness")
-	p := start(b.t, b.past(settings{"NAME": name, "ON_BUSY": onBusy}),
-		"run", "--", built.puppet, "-witness", witness)
-	p.wantExit(0)
-	return tokenIn(b.t, witness)
+	at := newStage(b.t)
+	touch(b.t, at.curtain())
+	at.run(b.t, b.past(set)).wantExit(0)
+	return tokenIn(b.t, at.witness())
 }
 
 // tokenIn returns the token that a puppet has written into its witness file.
@@ -200,7 +198,15 @@ func (s stage) puppet(more ...string) []string {
 // run starts lockgate run with a puppet.
 func (s stage) run(t *testing.T, set settings, more ...string) *proc {
 	t.Helper()
-	return start(t, set, append([]string{"run", "--"}, s.puppet(more...)...)...)
+	return startRun(t, set, s.puppet(more...)...)
+}
+
+// startRun starts lockgate run. What it leaves of its private directory when it
+// is killed goes with the test.
+func startRun(t *testing.T, set settings, command ...string) *proc {
+	t.Helper()
+	return launch(t, exec.Command(built.lockgate, append([]string{"run", "--"}, command...)...),
+		append(set.environ(), "XDG_RUNTIME_DIR="+t.TempDir()))
 }
 
 // sidecar starts a sidecar on a gate directory.
@@ -232,8 +238,8 @@ func stateIn(t *testing.T, dir string) (s gateState) {
 	return s
 }
 
-// awaitRequest waits for a request other than the one named, and returns it.
-func awaitRequest(t *testing.T, dir, old string) string {
+// awaitRequest waits for a request other than the one named.
+func awaitRequest(t *testing.T, dir, old string) {
 	t.Helper()
 	var r struct {
 		Nonce string `json:"nonce"`
@@ -242,7 +248,6 @@ func awaitRequest(t *testing.T, dir, old string) string {
 		data, err := os.ReadFile(filepath.Join(dir, "request"))
 		return err == nil && json.Unmarshal(data, &r) == nil && r.Nonce != old
 	})
-	return r.Nonce
 }
 
 // kill kills a process as it is and waits for its end.

@@ -30,9 +30,9 @@ func (m message) play(t *testing.T, b *bench, trap func() *testserver.Trap) (*te
 	t.Helper()
 	var before uint64
 	if m.isNew {
-		b.makeTable("another")
+		b.hold("another")
 	} else {
-		before = b.makeTable(lockName)
+		before = b.hold(lockName)
 	}
 	caught := trap()
 	at := newStage(t)
@@ -55,7 +55,7 @@ func (m message) play(t *testing.T, b *bench, trap func() *testserver.Trap) (*te
 	a.wantExit(0)
 	a.wantNoErrors()
 
-	row, ok := b.row(lockName)
+	row, ok := b.row()
 	switch {
 	case !ok:
 		t.Fatal("there is no row")
@@ -84,7 +84,7 @@ func TestALostReplyCostsNothing(t *testing.T) {
 			if answer.Error != 0 || answer.Rows != 1 {
 				t.Errorf("the swallowed answer was %+v; want one row changed", answer)
 			}
-			next := b.hold(lockName, "fail")
+			next := b.hold(lockName)
 			if next <= row.token {
 				t.Errorf("token %d after %d", next, row.token)
 			}
@@ -104,11 +104,11 @@ func TestALateMessageChangesNothingAfterTheRelease(t *testing.T) {
 			if !m.last && answer.Error == 0 && answer.Rows != 0 {
 				t.Errorf("the late %s was answered %+v", m.name, answer)
 			}
-			after, _ := b.row(lockName)
+			after, _ := b.row()
 			if after.owner != before.owner || after.token != before.token || after.expiresAt != before.expiresAt || !after.released {
 				t.Errorf("the late %s made %+v of %+v", m.name, after, before)
 			}
-			next := b.hold(lockName, "fail")
+			next := b.hold(lockName)
 			if next <= before.token {
 				t.Errorf("token %d after %d", next, before.token)
 			}
@@ -125,7 +125,7 @@ func TestALateMessageChangesNothingAfterTheRelease(t *testing.T) {
 			if answer.Error == 0 && answer.Rows != 0 {
 				t.Errorf("the late %s was answered %+v", m.name, answer)
 			}
-			after, _ := b.row(lockName)
+			after, _ := b.row()
 			if after.owner == before.owner || after.token != token || token <= before.token || after.released || !after.held() {
 				t.Errorf("the late %s made %+v of the row; want it to be of another owner, with token %d", m.name, after, token)
 			}
@@ -195,13 +195,13 @@ func TestAnAcquireThatOutlivesItsAttemptIsUndone(t *testing.T) {
 			t.Fatal(err)
 		}
 		a.wantExit(69)
-		b.wantFree(lockName)
+		b.wantFree()
 		answer := deliver(t, trap)
-		row, _ := b.row(lockName)
+		row, _ := b.row()
 		if answer.Rows != 1 || !row.held() || row.released {
 			t.Fatalf("the late acquire was answered %+v, and the row is %+v; want an orphan", answer, row)
 		}
-		next := b.hold(lockName, "wait")
+		next := b.holdAs(settings{"ON_BUSY": "wait"})
 		if next <= row.token {
 			t.Errorf("token %d after %d", next, row.token)
 		}
@@ -214,9 +214,9 @@ func TestAnAcquireThatOutlivesItsAttemptIsUndone(t *testing.T) {
 func (m message) giveUp(t *testing.T, b *bench) (*proc, *testserver.Trap) {
 	t.Helper()
 	if m.isNew {
-		b.makeTable("another")
+		b.hold("another")
 	} else {
-		b.makeTable(lockName)
+		b.hold(lockName)
 	}
 	trap := b.way.HoldBack(m.match, 1)
 	// A call may take 2s, so the undoing goes on for 3s after the last try.
@@ -236,11 +236,11 @@ func (m message) giveUp(t *testing.T, b *bench) (*proc, *testserver.Trap) {
 func (m message) wantUndone(t *testing.T, b *bench, a *proc) {
 	t.Helper()
 	a.wantExit(69)
-	row, ok := b.row(lockName)
+	row, ok := b.row()
 	if !ok || !row.released || row.held() {
 		t.Fatalf("the late acquire was not undone: %+v", row)
 	}
-	next := b.hold(lockName, "fail")
+	next := b.hold(lockName)
 	if next <= row.token {
 		t.Errorf("token %d after %d", next, row.token)
 	}

@@ -74,7 +74,7 @@ func (h *holding) wantUnharmed(t *testing.T) {
 	}
 	touch(t, h.at.curtain())
 	h.procs[0].wantExit(0)
-	row := h.awaitFree(lockName)
+	row := h.awaitFree()
 	if row.token != h.token {
 		t.Errorf("%s: the row has token %d, CMD had %d", h.name, row.token, h.token)
 	}
@@ -91,6 +91,8 @@ func (h *holding) wantUnharmed(t *testing.T) {
 }
 
 // The same holders live through all of it, one thing after the other.
+//
+//nolint:tparallel // that is why its parts are not parallel
 func TestAnOutageShorterThanTheTrustCostsNothing(t *testing.T) {
 	t.Parallel()
 	server := testserver.NewMariaDB(t, testserver.Options{})

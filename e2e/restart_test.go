@@ -30,7 +30,7 @@ func TestARestartedSidecarContinuesItsLease(t *testing.T) {
 		holder.awaitOutput("carrying on with the lease")
 	}
 	b.awaitStatements(renews, 2)
-	row, _ := b.row(lockName)
+	row, _ := b.row()
 	if row.token != token || row.released || !row.held() {
 		t.Errorf("after %d restarts the row is %+v; want token %d, held", kills, row, token)
 	}
@@ -40,7 +40,7 @@ func TestARestartedSidecarContinuesItsLease(t *testing.T) {
 	touch(t, at.curtain())
 	main.wantExit(5)
 	main.wantNoErrors()
-	last := b.awaitFree(lockName)
+	last := b.awaitFree()
 	if n := b.changed(takes); n != 1 || last.token != token || last.owner != row.owner {
 		t.Errorf("the lock was taken %d times; its row is %+v, CMD had token %d", n, last, token)
 	}
@@ -77,7 +77,7 @@ func TestARestartedSidecarDoesNotUndoAStop(t *testing.T) {
 			holder = sidecar(t, dir, set)
 			holder.awaitOutput("carrying on with the lease")
 			b.awaitStatements(renews, 1)
-			renewed, _ := b.row(lockName)
+			renewed, _ := b.row()
 			running := !main.ended()
 			if c.ends {
 				if !running {
@@ -86,7 +86,7 @@ func TestARestartedSidecarDoesNotUndoAStop(t *testing.T) {
 				touch(t, at.curtain())
 			}
 			main.wantExit(76)
-			row := b.awaitFree(lockName)
+			row := b.awaitFree()
 			if row.token != token || renewed.token != token || b.changed(takes) != 1 {
 				t.Errorf("CMD had token %d, the row has %d, the lock was taken %d times", token, row.token, b.changed(takes))
 			}
@@ -105,9 +105,9 @@ func TestASidecarKilledBetweenAcquireAndVerdictRunsMainOnOneToken(t *testing.T) 
 			t.Parallel()
 			b := newBench(t, mariadb(t))
 			if m.isNew {
-				b.makeTable("another")
+				b.hold("another")
 			} else {
-				b.makeTable(lockName)
+				b.hold(lockName)
 			}
 			// A call may take 5s: the sidecar still waits for its answer when
 			// it is killed.
@@ -119,12 +119,12 @@ func TestASidecarKilledBetweenAcquireAndVerdictRunsMainOnOneToken(t *testing.T) 
 			_, err := trap.Answered(inTime(t))
 			must(t, err)
 			holder.kill()
-			taken, _ := b.row(lockName)
+			taken, _ := b.row()
 			sidecar(t, dir, set)
 			token := tokenIn(t, at.witness())
 			touch(t, at.curtain())
 			main.wantExit(0)
-			row := b.awaitFree(lockName)
+			row := b.awaitFree()
 			if n := b.changed(takes); n != 1 || token != taken.token || row.token != token || row.owner != taken.owner {
 				t.Errorf("taken %d times, first as %+v, at last %+v; CMD had token %d", n, taken, row, token)
 			}
@@ -151,16 +151,16 @@ func TestASidecarThatComesBackToNoMainReleasesAtOnce(t *testing.T) {
 			token := tokenIn(t, at.witness())
 			holder.kill()
 			c.end(main, at)
-			before, _ := b.row(lockName)
+			before, _ := b.row()
 			if !before.held() || before.released {
 				t.Fatalf("nobody could release, but the row is %+v", before)
 			}
 			holder = sidecar(t, dir, set)
-			after := b.awaitFree(lockName)
+			after := b.awaitFree()
 			if after.token != token || after.owner != before.owner {
 				t.Errorf("released %+v; want token %d of the same owner", after, token)
 			}
-			next := b.hold(lockName, "fail")
+			next := b.hold(lockName)
 			holder.signal(syscall.SIGTERM)
 			holder.wantExit(0)
 			if n := b.changed(takes); n != 1 {
@@ -193,7 +193,7 @@ func TestANewRequestOfADeadSidecarIsAnsweredAfterTheOldIsSettled(t *testing.T) {
 	t.Run("the old one was about to get it", func(t *testing.T) {
 		t.Parallel()
 		b := newBench(t, mariadb(t))
-		b.makeTable(lockName)
+		b.hold(lockName)
 		set, dir, at, again := b.via(slow()).with(settings{"RENEW_EVERY": "5s"}), t.TempDir(), newStage(t), newStage(t)
 		trap := b.way.DropReply(takesOld, 1)
 		holder := sidecar(t, dir, set)
@@ -202,7 +202,7 @@ func TestANewRequestOfADeadSidecarIsAnsweredAfterTheOldIsSettled(t *testing.T) {
 		must(t, err)
 		holder.kill()
 		main.kill()
-		taken, _ := b.row(lockName)
+		taken, _ := b.row()
 		next := execute(t, dir, again.puppet()...)
 		awaitRequest(t, dir, stateIn(t, dir).Request)
 		sidecar(t, dir, set)
@@ -218,7 +218,7 @@ func wantSecond(t *testing.T, b *bench, next *proc, at stage, first uint64) {
 	token := tokenIn(t, at.witness())
 	touch(t, at.curtain())
 	next.wantExit(0)
-	row := b.awaitFree(lockName)
+	row := b.awaitFree()
 	if token <= first || row.token != token {
 		t.Errorf("the second main had token %d, the first %d, the row has %d", token, first, row.token)
 	}

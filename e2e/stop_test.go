@@ -24,7 +24,7 @@ type gated struct {
 func startGated(t *testing.T, how way, set settings, command ...string) gated {
 	t.Helper()
 	if how == byRun {
-		p := start(t, set, append([]string{"run", "--"}, command...)...)
+		p := startRun(t, set, command...)
 		return gated{main: p, holder: p}
 	}
 	dir := t.TempDir()
@@ -99,7 +99,7 @@ func lockIsBusy(t *testing.T, b *bench) (come func(gated), look func()) {
 	other := at.run(t, b.past(slow()))
 	token := tokenIn(t, at.witness())
 	return func(g gated) { g.holder.awaitOutput("waiting for the lock") }, func() {
-		if row, _ := b.row(lockName); row.token != token || row.released || !row.held() {
+		if row, _ := b.row(); row.token != token || row.released || !row.held() {
 			t.Errorf("the other's row is %+v; want token %d, held", row, token)
 		}
 		touch(t, at.curtain())
@@ -118,7 +118,7 @@ func answerIsLost(t *testing.T, b *bench) (come func(gated), look func()) {
 	return func(gated) {
 		_, err := trap.Answered(inTime(t))
 		must(t, err)
-		if row, _ := b.row(lockName); !row.held() {
+		if row, _ := b.row(); !row.held() {
 			t.Fatalf("the lock was not taken: %+v", row)
 		}
 	}, func() {}
@@ -158,7 +158,7 @@ func TestToldToStopBeforeTheCommandHasStarted(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			b := newBench(t, mariadb(t))
-			first := b.makeTable(lockName)
+			first := b.hold(lockName)
 			at := newStage(t)
 			come, look := c.when(t, b)
 			// A call may take 5s, so an answer is still awaited when the signal
@@ -168,11 +168,11 @@ func TestToldToStopBeforeTheCommandHasStarted(t *testing.T) {
 			c.tell(t, g)
 			g.wantEnd(143)
 			look()
-			b.wantFree(lockName)
+			b.wantFree()
 			if exists(at.witness()) {
 				t.Error("CMD ran")
 			}
-			next := b.hold(lockName, "fail")
+			next := b.hold(lockName)
 			t.Logf("%s: 143, CMD never ran, the lock is free: token %d after %d", c.name, next, first)
 		})
 	}
@@ -204,11 +204,10 @@ func TestToldToStopAtAnyMomentOfTheStart(t *testing.T) {
 		t.Run(string(how), func(t *testing.T) {
 			t.Parallel()
 			b := newBench(t, mariadb(t))
-			b.makeTable(lockName)
+			b.hold(lockName)
 			// Where run has its private folder; none may be left.
 			private := t.TempDir()
-			set := b.via(slow())
-			dir := t.TempDir()
+			set, dir, witnesses := b.via(slow()), t.TempDir(), t.TempDir()
 			begin := func(witness string) *proc {
 				command := []string{built.puppet, "-witness", witness, "-for", "10m"}
 				if how == byRun {
@@ -224,7 +223,7 @@ func TestToldToStopAtAnyMomentOfTheStart(t *testing.T) {
 			ran, before := 0, 0
 			var whole time.Duration // of a start, as it was last seen
 			for i := range starts {
-				witness := filepath.Join(private, "..", "witness"+strconv.Itoa(i))
+				witness := filepath.Join(witnesses, strconv.Itoa(i))
 				began := time.Now()
 				p := begin(witness)
 				if i%10 == 0 {
@@ -241,19 +240,19 @@ func TestToldToStopAtAnyMomentOfTheStart(t *testing.T) {
 					before++
 				}
 				if how == byRun {
-					b.wantFree(lockName)
+					b.wantFree()
 				}
 			}
 			if ran == 0 || before == 0 {
 				t.Errorf("CMD had started in %d of %d starts; the moments were not spread", ran, starts)
 			}
 			if holder != nil {
-				b.awaitFree(lockName)
+				b.awaitFree()
 				holder.signal(syscall.SIGTERM)
 				holder.wantExit(0)
 			}
-			b.wantFree(lockName)
-			b.hold(lockName, "fail")
+			b.wantFree()
+			b.hold(lockName)
 			left, err := os.ReadDir(private)
 			must(t, err)
 			if len(left) > 0 {
