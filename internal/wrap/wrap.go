@@ -118,6 +118,7 @@ type wrapper struct {
 func (w *wrapper) wait() (code int, ok bool) {
 	sign := bootclock.Now()     // the last sign of a holder
 	var withdrawn time.Duration // when the holder was first seen to have withdrawn; 0 before
+	var unreadable error        // why the state could not be read
 	look := time.NewTimer(0)
 	defer look.Stop()
 	for {
@@ -132,8 +133,8 @@ func (w *wrapper) wait() (code int, ok bool) {
 		case <-look.C:
 		}
 		look.Reset(lookEvery)
-		now := bootclock.Now()
 		state, err := w.Dir.ReadState()
+		now := bootclock.Now()
 		switch {
 		case errors.Is(err, gatedir.ErrVersion) && state.Answers(w.request):
 			w.Log.Error("the holder is another version of lockgate; use the same for both containers", "err", err)
@@ -152,14 +153,26 @@ func (w *wrapper) wait() (code int, ok bool) {
 			if state.Verdict != gatedir.Waiting {
 				return w.verdict(state, now)
 			}
-			sign = max(sign, min(now, time.Duration(state.UpdatedBoot)))
+			// A time that has not come yet would be a sign for ever.
+			if at := time.Duration(state.UpdatedBoot); at <= now {
+				sign = max(sign, at)
+			}
+		case err != nil && !errors.Is(err, gatedir.ErrNone) && !errors.Is(err, gatedir.ErrVersion):
+			unreadable = err
 		}
 		if now-sign > w.VerdictTimeout {
-			w.Log.Error("no verdict came; is the lockgate sidecar running, with the same gate directory?",
-				"dir", w.Dir.Path(), "silent_for", (now - sign).Round(time.Second))
+			w.noVerdict(now-sign, unreadable)
 			return gatedir.CodeUnavailable, false
 		}
 	}
+}
+
+func (w *wrapper) noVerdict(silent time.Duration, unreadable error) {
+	attrs := []any{"dir", w.Dir.Path(), "silent_for", silent.Round(time.Second)}
+	if unreadable != nil {
+		attrs = append(attrs, "err", unreadable)
+	}
+	w.Log.Error("no verdict came; is the lockgate sidecar running, with the same gate directory?", attrs...)
 }
 
 // verdict judges a final word, or an acquired lock.
@@ -187,8 +200,8 @@ func (w *wrapper) verdict(state gatedir.State, now time.Duration) (code int, ok 
 			level = slog.LevelError
 		}
 		w.Log.Log(ctx, level, "the command does not run", "lock", state.Lock, "outcome", string(state.Verdict), "reason", state.Reason)
-		if state.Code == 0 {
-			return gatedir.CodeUnavailable, false
+		if state.Code < 1 || state.Code > 255 {
+			return gatedir.CodeUnavailable, false // whatever it is, it is no success
 		}
 		return state.Code, false
 	}
@@ -220,13 +233,40 @@ func (w *wrapper) run() int {
 	}
 	spec := w.Spec
 	spec.Env = w.Env(w.state.Lock, w.state.Token)
+	// All this has taken time, and we may have been frozen.
+	if held, reason := w.follow(); !held || bootclock.Now() >= w.stopAt {
+		w.Log.Error("the lock is not held any more, the command does not run",
+			"lock", w.state.Lock, "token", w.state.Token, "reason", reason)
+		return gatedir.CodeLost
+	}
 	p, err := child.Start(spec)
 	if err != nil {
 		w.Log.Error("cannot start the command", "err", err)
-		return 126
+		if refused, ok := errors.AsType[*child.LookupError](err); ok {
+			return refused.Code
+		}
+		return gatedir.CodeInternal
 	}
 	s := &supervisor{wrapper: w, p: p, alarm: alarm, grace: time.Duration(w.state.Policy.StopGrace)}
 	return s.supervise()
+}
+
+// follow takes over deadlines that the holder has moved on. It returns false,
+// and the holder's reason, when the holder says that the lock is not held any
+// more.
+func (w *wrapper) follow() (held bool, reason string) {
+	state, err := w.Dir.ReadState()
+	switch {
+	case err != nil || !state.Answers(w.request):
+		return true, "" // the deadlines stand
+	case state.Verdict != gatedir.Acquired:
+		return false, state.Reason
+	case state.Token != w.state.Token:
+		return true, "" // another lease says nothing about ours
+	}
+	w.stopAt = max(w.stopAt, time.Duration(state.StopBoot))
+	w.killAt = max(w.killAt, time.Duration(state.KillBoot))
+	return true, ""
 }
 
 // supervisor sees one started CMD to its end.
@@ -277,24 +317,15 @@ func (s *supervisor) supervise() int {
 	}
 }
 
-// look takes over deadlines that the holder has moved on, and hears that the
-// lock is lost. A stop that has begun is not undone.
+// look follows the holder: its deadlines, and its word that the lock is lost. A
+// stop that has begun is not undone.
 func (s *supervisor) look() {
 	if s.stopped {
 		return
 	}
-	state, err := s.Dir.ReadState()
-	switch {
-	case err != nil || !state.Answers(s.request):
-		return // the deadlines stand
-	case state.Verdict != gatedir.Acquired:
-		s.stop("the lock is lost", "reason", state.Reason)
-		return
-	case state.Token != s.state.Token:
-		return // another lease says nothing about ours
+	if held, reason := s.follow(); !held {
+		s.stop("the lock is lost", "reason", reason)
 	}
-	s.stopAt = max(s.stopAt, time.Duration(state.StopBoot))
-	s.killAt = max(s.killAt, time.Duration(state.KillBoot))
 }
 
 // act does what the clock asks for.
@@ -330,10 +361,11 @@ func (s *supervisor) arm() {
 // after the grace or at kill-at, whichever is first.
 func (s *supervisor) stop(why string, attrs ...any) {
 	s.stopped = true
-	s.killAt = min(s.killAt, bootclock.Now()+s.grace)
-	s.Log.Error("stopping the command: "+why,
-		append([]any{"lock", s.state.Lock, "token", s.state.Token, "killed_in", s.killAt - bootclock.Now()}, attrs...)...)
+	now := bootclock.Now()
+	s.killAt = min(s.killAt, now+s.grace)
 	s.term()
+	s.Log.Error("stopping the command: "+why,
+		append([]any{"lock", s.state.Lock, "token", s.state.Token, "killed_in", s.killAt - now}, attrs...)...)
 }
 
 func (s *supervisor) term() int {
