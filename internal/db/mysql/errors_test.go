@@ -19,7 +19,7 @@ var sentinels = []error{db.ErrHeld, db.ErrLost, db.ErrAgain, db.ErrRefused, db.E
 // asks for an error that decides nothing.
 func isOnly(err, want error) bool {
 	for _, s := range sentinels {
-		if errors.Is(err, s) != (s == want) {
+		if errors.Is(err, s) != errors.Is(want, s) {
 			return false
 		}
 	}
@@ -218,7 +218,7 @@ func columnsOf(t *testing.T) string {
 
 func TestMissingTable(t *testing.T) {
 	p := newPlace(t, server)
-	reader := p
+	reader := &place{p.server, p.target}
 	reader.target.User = "no_create_" + p.target.Database
 	server.NewUser(t, testserver.User{Name: reader.target.User, Password: reader.target.Password, Grants: []string{
 		"SELECT, INSERT, UPDATE ON " + p.target.Database + ".*",
@@ -326,7 +326,7 @@ func TestStrangersRowLockCostsATryAndNotTheLease(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer stranger.Rollback()
+	defer func() { _ = stranger.Rollback() }()
 	if _, err := stranger.ExecContext(t.Context(), "UPDATE "+p.table()+" SET run = 'theirs'"); err != nil {
 		t.Fatal(err)
 	}

@@ -289,8 +289,8 @@ func TestServerThatRefusesTheLockWaitIsUsable(t *testing.T) {
 		t.Fatalf("Connect = %v; want a connection", err)
 	}
 	defer conn.Close()
-	if got := verbs(f); got != "SET SET" {
-		t.Errorf("statements %s; want SET SET", got)
+	if got := verbs(f); got != "SET, SET" {
+		t.Errorf("statements %s; want SET, SET", got)
 	}
 	if last := f.Statements(testserver.Any)[1]; last.SQL != setAutocommit || last.Answer.Error != 0 {
 		t.Errorf("the second SET is %+v; want %s, accepted", last, setAutocommit)

@@ -43,10 +43,10 @@ type place struct {
 	target Target
 }
 
-func newPlace(t *testing.T, s *testserver.MariaDB) place {
+func newPlace(t *testing.T, s *testserver.MariaDB) *place {
 	t.Helper()
 	database := s.NewDatabase(t)
-	p := place{s, Target{
+	p := &place{s, Target{
 		Address: s.Address(), User: "of_" + database, Password: `it's a "pass\word"`, Database: database,
 	}}
 	s.NewUser(t, testserver.User{Name: p.target.User, Password: p.target.Password, Grants: []string{
@@ -55,10 +55,12 @@ func newPlace(t *testing.T, s *testserver.MariaDB) place {
 	return p
 }
 
-// options are for a store that creates its table.
-func (p place) options() Options {
+// options are for a store that creates its table and connects to where the
+// target leads now.
+func (p *place) options() Options {
+	target := p.target
 	return Options{
-		Target:    func() (Target, error) { return p.target, nil },
+		Target:    func() (Target, error) { return target, nil },
 		Create:    true,
 		CallLimit: patience,
 		LockWait:  time.Second,
@@ -74,10 +76,10 @@ func (p *place) forwarded(t *testing.T) *testserver.Forwarder {
 }
 
 // table is the lock table as root names it.
-func (p place) table() string { return p.target.Database + "." + DefaultTable }
+func (p *place) table() string { return p.target.Database + "." + DefaultTable }
 
 // token is what is in the table.
-func (p place) token(t *testing.T, name string) uint64 {
+func (p *place) token(t *testing.T, name string) uint64 {
 	t.Helper()
 	var token uint64
 	if err := p.server.Admin().QueryRowContext(t.Context(), "SELECT token FROM "+p.table()+" WHERE name = ?", name).Scan(&token); err != nil {

@@ -14,7 +14,7 @@ import (
 // crowd is how many clients contend in the tests below.
 const crowd = 64
 
-func openCrowd(t *testing.T, p place) []*Store {
+func openCrowd(t *testing.T, p *place) []*Store {
 	t.Helper()
 	acquire(t, open(t, p.options()), ask("makes the table", "a"))
 	stores := make([]*Store, crowd)

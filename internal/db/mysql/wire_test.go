@@ -27,7 +27,7 @@ func verbs(f *testserver.Forwarder) string {
 		verb, _, _ := strings.Cut(s.SQL, " ")
 		all = append(all, verb)
 	}
-	return strings.Join(all, " ")
+	return strings.Join(all, ", ")
 }
 
 func TestBudgetOfStatementsAndRoundTrips(t *testing.T) {
@@ -42,7 +42,7 @@ func TestBudgetOfStatementsAndRoundTrips(t *testing.T) {
 		do   func()
 		want string
 	}{
-		{"connect and acquire a lock used before", func() { lease = acquire(t, store, ask("job", "a")) }, "SET UPDATE"},
+		{"connect and acquire a lock used before", func() { lease = acquire(t, store, ask("job", "a")) }, "SET, UPDATE"},
 		{"renew", func() { renew(t, store, lease) }, "UPDATE"},
 		{"release", func() { release(t, store, lease) }, "UPDATE"},
 		{"acquire on the open connection", func() { lease = acquire(t, store, ask("job", "b")) }, "UPDATE"},
@@ -50,11 +50,19 @@ func TestBudgetOfStatementsAndRoundTrips(t *testing.T) {
 			if _, err := store.TryAcquire(t.Context(), ask("job", "c")); !isOnly(err, db.ErrHeld) {
 				t.Errorf("TryAcquire = %v; want ErrHeld", err)
 			}
-		}, "UPDATE SELECT"},
-		{"acquire what is one's own", func() { acquire(t, store, ask("job", "b")) }, "UPDATE SELECT UPDATE"},
-		{"acquire a lock never seen", func() { acquire(t, store, ask("new", "a")) }, "UPDATE SELECT INSERT"},
-		{"revoke", func() { store.Revoke(t.Context(), "job", lease.Token, false) }, "UPDATE"},
-		{"list", func() { store.List(t.Context()) }, "SELECT"},
+		}, "UPDATE, SELECT"},
+		{"acquire what is one's own", func() { acquire(t, store, ask("job", "b")) }, "UPDATE, SELECT, UPDATE"},
+		{"acquire a lock never seen", func() { acquire(t, store, ask("new", "a")) }, "UPDATE, SELECT, INSERT"},
+		{"revoke", func() {
+			if err := store.Revoke(t.Context(), "job", lease.Token, false); err != nil {
+				t.Errorf("Revoke = %v; want nil", err)
+			}
+		}, "UPDATE"},
+		{"list", func() {
+			if rows, err := store.List(t.Context()); err != nil || len(rows) != 2 {
+				t.Errorf("List = %+v, %v; want both rows", rows, err)
+			}
+		}, "SELECT"},
 	}
 	for _, step := range steps {
 		f.Forget()
@@ -278,23 +286,23 @@ func TestLateStatementsChangeNothing(t *testing.T) {
 		want testserver.Answer
 		// how the first try of a call is held up, and what follows before it
 		// arrives; they return the lease that must stay as it is.
-		play func(t *testing.T, p place, f *testserver.Forwarder, store *Store, trap testserver.Match) (*testserver.Trap, db.Lease)
+		play func(t *testing.T, p *place, f *testserver.Forwarder, store *Store, trap testserver.Match) (*testserver.Trap, db.Lease)
 	}{
 		{"acquire of a lock used before, after the release", acquires, testserver.Answer{}, acquireLate},
 		{"acquire of a lock never seen, after the release", inserts, testserver.Answer{Error: duplicate}, acquireLate},
 		{"renew, after the release", renewals, testserver.Answer{}, renewLate},
-		{"renew, after another's acquire", renewals, testserver.Answer{}, func(t *testing.T, p place, f *testserver.Forwarder, store *Store, m testserver.Match) (*testserver.Trap, db.Lease) {
+		{"renew, after another's acquire", renewals, testserver.Answer{}, func(t *testing.T, p *place, f *testserver.Forwarder, store *Store, m testserver.Match) (*testserver.Trap, db.Lease) {
 			trap, _ := renewLate(t, p, f, store, m)
 			return trap, acquire(t, store, ask("job", "b"))
 		}},
-		{"release, after another's acquire", releases, testserver.Answer{}, func(t *testing.T, p place, f *testserver.Forwarder, store *Store, m testserver.Match) (*testserver.Trap, db.Lease) {
+		{"release, after another's acquire", releases, testserver.Answer{}, func(t *testing.T, p *place, f *testserver.Forwarder, store *Store, m testserver.Match) (*testserver.Trap, db.Lease) {
 			used(t, store, "job")
 			lease := acquire(t, store, ask("job", "a"))
 			trap := late(t, f, m, func(ctx context.Context) error { return store.Release(ctx, lease, 0) })
 			release(t, store, lease)
 			return trap, acquire(t, store, ask("job", "b"))
 		}},
-		{"release of whatever the owner has, after another's acquire", releases, testserver.Answer{}, func(t *testing.T, p place, f *testserver.Forwarder, store *Store, m testserver.Match) (*testserver.Trap, db.Lease) {
+		{"release of whatever the owner has, after another's acquire", releases, testserver.Answer{}, func(t *testing.T, p *place, f *testserver.Forwarder, store *Store, m testserver.Match) (*testserver.Trap, db.Lease) {
 			used(t, store, "job")
 			lease := acquire(t, store, ask("job", "a"))
 			lease.Token = 0
@@ -329,7 +337,7 @@ func TestLateStatementsChangeNothing(t *testing.T) {
 
 // acquireLate has an acquire held up until after its owner has acquired again,
 // and released.
-func acquireLate(t *testing.T, p place, f *testserver.Forwarder, store *Store, m testserver.Match) (*testserver.Trap, db.Lease) {
+func acquireLate(t *testing.T, p *place, f *testserver.Forwarder, store *Store, m testserver.Match) (*testserver.Trap, db.Lease) {
 	if m(store.sql.acquire) {
 		used(t, store, "job")
 	}
@@ -343,7 +351,7 @@ func acquireLate(t *testing.T, p place, f *testserver.Forwarder, store *Store, m
 }
 
 // renewLate has a renewal held up until after the release.
-func renewLate(t *testing.T, p place, f *testserver.Forwarder, store *Store, m testserver.Match) (*testserver.Trap, db.Lease) {
+func renewLate(t *testing.T, p *place, f *testserver.Forwarder, store *Store, m testserver.Match) (*testserver.Trap, db.Lease) {
 	lease := acquire(t, store, ask("job", "a"))
 	trap := late(t, f, m, func(ctx context.Context) error {
 		_, err := store.Renew(ctx, lease)
