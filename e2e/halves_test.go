@@ -115,17 +115,24 @@ func thawedTouchesNothing(t *testing.T, p *pair) {
 	p.a.wrapper.wantExit(76)
 	p.a.stopSidecar()
 	p.wantLifeAfterFault()
+	// A renewal that was cut short by the release has no answer; it is over when
+	// its connection is.
+	p.awaitNobodyConnected()
 	if after := p.row(); after != before {
 		t.Errorf("B's row is %+v after A's thaw; want %+v as before", after, before)
 	}
-	said := p.network.Statements(testserver.Any)
-	if len(said) == 0 {
-		t.Error("the thawed holder has asked nothing of the store; this test expects its late word")
-	}
-	for _, s := range said {
-		if s.Delivered && (!s.Answered || s.Answer.Error != 0 || s.Answer.Rows != 0) {
+	answered := 0
+	for _, s := range p.network.Statements(testserver.Any) {
+		if !s.Answered {
+			continue
+		}
+		answered++
+		if s.Answer.Error != 0 || s.Answer.Rows != 0 {
 			t.Errorf("the thawed holder's %s was answered with %+v; want no row", s.SQL, s.Answer)
 		}
+	}
+	if answered == 0 {
+		t.Error("the thawed holder has said nothing to the store; this test expects its late word")
 	}
 }
 

@@ -298,6 +298,21 @@ func (p *pair) awaitB() row {
 	return r
 }
 
+// awaitNobodyConnected waits until A has no connection to the server any more. B
+// has none while it holds: it renews too rarely for that.
+func (p *pair) awaitNobodyConnected() {
+	p.t.Helper()
+	await(p.t, "nobody is connected", func() bool {
+		var n int
+		err := p.server.Admin().QueryRowContext(p.t.Context(),
+			"SELECT COUNT(*) FROM information_schema.processlist WHERE user = ?", "u_"+p.schema).Scan(&n)
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		return n == 0
+	})
+}
+
 // gap is the time from the last sign of life of A to B's acquisition. A's CMD
 // must have ended, and B must run.
 func (p *pair) gap() time.Duration {
