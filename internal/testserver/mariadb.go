@@ -124,7 +124,7 @@ func (m *MariaDB) install(ctx context.Context, installer string) error {
 		"--no-defaults", "--datadir=" + m.data(), "--skip-test-db",
 		// Root needs no password, but can come only through our socket.
 		"--auth-root-authentication-method=normal",
-	}, asRoot(), smallFiles())
+	}, asRoot(), smallFiles(), m.ownTemporary())
 	output, err := os.Create(filepath.Join(m.dir, "install.log"))
 	if err != nil {
 		return fmt.Errorf("install a mariadb data folder: %w", err)
@@ -197,6 +197,10 @@ func smallFiles() []string {
 	return []string{"--innodb-log-file-size=8M", "--innodb-buffer-pool-size=16M"}
 }
 
+// ownTemporary keeps a server's temporary files away from those of others: each
+// server that starts removes all that it takes for a dead server's.
+func (m *MariaDB) ownTemporary() []string { return []string{"--tmpdir=" + m.dir} }
+
 // arguments is the whole command line of the server.
 func (m *MariaDB) arguments() []string {
 	args := []string{
@@ -216,7 +220,7 @@ func (m *MariaDB) arguments() []string {
 		"--aria-pagecache-buffer-size=1M",
 		"--query-cache-type=OFF",
 	}
-	return slices.Concat(args, smallFiles(), asRoot(), m.args)
+	return slices.Concat(args, smallFiles(), m.ownTemporary(), asRoot(), m.args)
 }
 
 // Start starts a stopped server again, with the same data on the same port,
