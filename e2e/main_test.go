@@ -25,6 +25,10 @@ func runAll(m *testing.M) int {
 		return 1
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
+	if err := os.Chmod(dir, 0o755); err != nil { // some tests start lockgate as another user
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
 	built.lockgate = filepath.Join(dir, "lockgate")
 	built.planted = filepath.Join(dir, "lockgate-planted")
 	built.puppet = filepath.Join(dir, "puppet")

@@ -58,8 +58,8 @@ func (p *program) runRun(args []string) int {
 	}
 	defer func() { _ = lock.Close() }()
 
-	r := &runner{program: p}
-	if code, err := r.start(dir, argv); err != nil {
+	r := &runner{program: p, dir: dir}
+	if code, err := r.start(argv); err != nil {
 		log.Error("cannot start", "err", err)
 		return code
 	}
@@ -91,12 +91,14 @@ func (p *program) runRun(args []string) int {
 // runner is the holding half's view of the guarding half.
 type runner struct {
 	*program
+	dir   *gatedir.Dir
 	nonce string
 	half  *child.Process
+	early syscall.Signal // came before the half could handle it; see pass
 }
 
 // start starts the guarding half.
-func (r *runner) start(dir *gatedir.Dir, argv []string) (code int, err error) {
+func (r *runner) start(argv []string) (code int, err error) {
 	// What a dead exec half leaves becomes ours, so that it can be killed
 	// before the lock is released.
 	if err := child.BecomeSubreaper(); err != nil {
@@ -120,7 +122,7 @@ func (r *runner) start(dir *gatedir.Dir, argv []string) (code int, err error) {
 	r.half, err = child.Start(child.Spec{
 		Path:     self,
 		Args:     append([]string{os.Args[0], "exec", halfOption + r.nonce, "--"}, argv...),
-		Env:      append(env, config.Prefix+"DIR="+dir.Path()),
+		Env:      append(env, config.Prefix+"DIR="+r.dir.Path()),
 		NewGroup: true,
 	})
 	if err != nil {
@@ -153,10 +155,25 @@ func (r *runner) guard(watch <-chan gate.Status, late time.Duration) error {
 			}
 		case sig := <-r.signals:
 			if n, ok := sig.(syscall.Signal); ok && n != syscall.SIGPIPE {
-				_ = r.half.Signal(n) // it may have ended just now
+				r.pass(n)
 			}
 		}
 	}
+}
+
+// pass hands a signal on to the guarding half. A half that has not asked for
+// the lock yet may be so young that the kernel's defaults still apply to it:
+// most of them are what we want, for no CMD is there yet.
+func (r *runner) pass(n syscall.Signal) {
+	if req, err := r.dir.ReadRequest(); err != nil || req.Nonce != r.nonce {
+		switch n {
+		case syscall.SIGQUIT: // it would print its stacks and exit with 2
+			r.early, n = n, syscall.SIGTERM
+		case syscall.SIGUSR1, syscall.SIGUSR2: // they would end it
+			return
+		}
+	}
+	_ = r.half.Signal(n) // it may have ended just now
 }
 
 // code is run's exit code: the guarding half's, unless that was killed.
@@ -167,6 +184,9 @@ func (r *runner) code(status gate.Status) int {
 	}
 	if r.half.TermSignal() != 0 && status.State == gate.Lost {
 		return gatedir.CodeLost
+	}
+	if r.early != 0 && code == gatedir.CodeSignal+int(syscall.SIGTERM) {
+		return gatedir.CodeSignal + int(r.early)
 	}
 	return code
 }

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/lockgate/lockgate/internal/bootclock"
@@ -59,20 +60,79 @@ func openStore(cfg config.Config, boot string, log *slog.Logger) (store db.Store
 			}
 		}
 		offset := bootclock.HostOffset()
-		store, err = sqlite.Open(context.Background(), sqlite.Options{
-			Path:      target.Path,
-			Table:     cfg.Table,
-			Create:    cfg.AutoMigrate,
-			CallLimit: cfg.CallLimit(),
-			Clock: sqlite.Clock{
-				BootID: boot,
-				Now:    func() time.Duration { return bootclock.Now() - offset },
-			},
-		})
-		return store, 0, err
+		store = &openLater{open: func(ctx context.Context) (db.Store, error) {
+			return sqlite.Open(ctx, sqlite.Options{
+				Path:      target.Path,
+				Table:     cfg.Table,
+				Create:    cfg.AutoMigrate,
+				CallLimit: cfg.CallLimit(),
+				Clock: sqlite.Clock{
+					BootID: boot,
+					Now:    func() time.Duration { return bootclock.Now() - offset },
+				},
+			})
+		}}
+		return store, 0, nil
 	default:
 		return nil, 0, fmt.Errorf("database of kind %q", target.Kind)
 	}
+}
+
+// openLater is a store that is opened by the first call that can. One that
+// cannot be opened is an outcome like a server that refuses us, and no fault in
+// the settings: a sidecar must live to tell it.
+type openLater struct {
+	open func(ctx context.Context) (db.Store, error)
+
+	mu    sync.Mutex
+	store db.Store // nil until it is open
+}
+
+func (o *openLater) get(ctx context.Context) (db.Store, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.store != nil {
+		return o.store, nil
+	}
+	store, err := o.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	o.store = store
+	return store, nil
+}
+
+func (o *openLater) TryAcquire(ctx context.Context, req db.Request) (db.Lease, error) {
+	store, err := o.get(ctx)
+	if err != nil {
+		return db.Lease{}, err
+	}
+	return store.TryAcquire(ctx, req)
+}
+
+func (o *openLater) Renew(ctx context.Context, lease db.Lease) (db.Lease, error) {
+	store, err := o.get(ctx)
+	if err != nil {
+		return db.Lease{}, err
+	}
+	return store.Renew(ctx, lease)
+}
+
+func (o *openLater) Release(ctx context.Context, lease db.Lease, keep time.Duration) error {
+	store, err := o.get(ctx)
+	if err != nil {
+		return err
+	}
+	return store.Release(ctx, lease, keep)
+}
+
+func (o *openLater) Close() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.store == nil {
+		return nil
+	}
+	return o.store.Close()
 }
 
 // gateConfig is the part of a gate's configuration that comes from the settings.
