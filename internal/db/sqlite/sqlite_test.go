@@ -432,7 +432,10 @@ func TestOpenRefusesWhatCannotWork(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			opts := options(t)
 			c.spoil(t, &opts)
-			_, err := sqlite.Open(t.Context(), opts)
+			store, err := sqlite.Open(t.Context(), opts)
+			if err == nil {
+				err = store.Close()
+			}
 			wantError(t, "Open()", err, db.ErrRefused, c.words...)
 		})
 	}
