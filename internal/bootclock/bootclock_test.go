@@ -126,6 +126,11 @@ func TestCloseEndsTheAlarmsGoroutine(t *testing.T) {
 		a := newAlarm(t)
 		a.Set(Now() + time.Hour)
 		a.Close()
+		select {
+		case <-a.done:
+		default:
+			t.Error("Close has not waited for it")
+		}
 	}
 	// It has said that it is done, and only has to leave.
 	for runtime.NumGoroutine() > before {

@@ -104,9 +104,9 @@ func playFirst() {
 			os.Exit(1)
 		}
 	}
-	start := func(role ...string) *Process {
+	start := func(group bool, role ...string) *Process {
 		p, err := Start(Spec{
-			Path: self, Args: append([]string{self}, role[1:]...), Env: roleEnv(role[0], fd), NewGroup: true,
+			Path: self, Args: append([]string{self}, role[1:]...), Env: roleEnv(role[0], fd), NewGroup: group,
 		})
 		check(err == nil, "start %q: %v", role, err)
 		return p
@@ -117,7 +117,7 @@ func playFirst() {
 	check(os.Getpid() == 1, "our number is %d; want 1", os.Getpid())
 
 	// With another namespace's /proc only the group is known, and that is said.
-	p := start("idle")
+	p := start(true, "idle")
 	n, err := p.SignalAll(syscall.SIGKILL)
 	check(n == 1 && err != nil, "SignalAll() with another /proc = %d, %v; want 1 and an error", n, err)
 	<-p.Gone()
@@ -129,7 +129,7 @@ func playFirst() {
 	check(err == nil, "mount /proc: %v", err)
 
 	// Daemons fall to us without our being a subreaper.
-	p = start("leave", "idle")
+	p = start(true, "leave", "idle")
 	<-p.Exited()
 	check(p.ExitCode() == 0, "ExitCode() = %d; want 0", p.ExitCode())
 	check(!closed(p.Gone()), "Gone is closed while a daemon lives")
@@ -141,7 +141,7 @@ func playFirst() {
 	}
 	// Processes of another user, seen and unseen.
 	const nobody = 65534
-	p = start("idle")
+	p = start(false, "idle")
 	check(syscall.Setgroups(nil) == nil && syscall.Setgid(nobody) == nil, "leave group 0, which sees everything")
 	err = syscall.Setresuid(nobody, nobody, 0)
 	check(err == nil, "become nobody: %v", err)
@@ -158,8 +158,13 @@ func playFirst() {
 	_, err = Descendants()
 	check(err != nil && strings.Contains(err.Error(), "hidden"), "Descendants() with hidepid: %v; want it said", err)
 
+	// KillAll goes on until it can.
+	killed := make(chan error, 1)
+	go func() { killed <- p.KillAll(context.Background()) }()
+	time.Sleep(10 * time.Millisecond) // for a round or two in vain, or it tells less
+	check(!closed(p.Exited()), "nobody has killed root's process")
 	check(syscall.Setresuid(0, 0, 0) == nil, "become root")
-	err = p.KillAll(context.Background())
+	err = <-killed
 	check(err == nil, "KillAll() = %v; want nil", err)
 }
 
@@ -529,8 +534,14 @@ func TestAThousandOrphansAreReaped(t *testing.T) {
 		}
 		return len(tree) == 1 && tree[p.Pid()].pid == p.Pid()
 	})
+	if closed(p.Exited()) {
+		t.Error("the end of an orphan was taken for the command's")
+	}
 	if err := p.KillAll(t.Context()); err != nil {
 		t.Fatal(err)
+	}
+	if got := p.ExitCode(); got != 137 {
+		t.Errorf("ExitCode() = %d; want 137, the command's own", got)
 	}
 }
 
