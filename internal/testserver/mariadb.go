@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -121,10 +120,13 @@ func (m *MariaDB) install(ctx context.Context, installer string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, startLimit, fmt.Errorf("not done within %s", startLimit))
 	defer cancel()
 	args := slices.Concat([]string{
-		"--no-defaults", "--datadir=" + m.data(), "--skip-test-db",
+		"--no-defaults", "--datadir=" + m.data(), "--tmpdir=" + m.scratch(), "--skip-test-db",
 		// Root needs no password, but can come only through our socket.
 		"--auth-root-authentication-method=normal",
 	}, asRoot(), smallFiles(), m.ownTemporary())
+	if err := os.Mkdir(m.scratch(), 0o700); err != nil {
+		return fmt.Errorf("install a mariadb data folder: %w", err)
+	}
 	output, err := os.Create(filepath.Join(m.dir, "install.log"))
 	if err != nil {
 		return fmt.Errorf("install a mariadb data folder: %w", err)
@@ -206,6 +208,7 @@ func (m *MariaDB) arguments() []string {
 	args := []string{
 		"--no-defaults", // first, or it is not heard
 		"--datadir=" + m.data(),
+		"--tmpdir=" + m.scratch(),
 		"--socket=" + m.Socket(),
 		"--pid-file=" + filepath.Join(m.dir, "pid"),
 		"--log-error=" + m.errorLogPath(),
@@ -369,14 +372,11 @@ func (m *MariaDB) Socket() string { return filepath.Join(m.dir, "sock") }
 
 func (m *MariaDB) data() string { return filepath.Join(m.dir, "data") }
 
-func (m *MariaDB) errorLogPath() string { return filepath.Join(m.dir, "error.log") }
+// scratch is where temporary tables are. It is no shared folder: a server that
+// starts removes what it finds there, also what another one is using.
+func (m *MariaDB) scratch() string { return filepath.Join(m.dir, "tmp") }
 
-// URL returns the address of a database for a user, in the form that lockgate
-// reads: mysql://user:password@host:port/database.
-func (m *MariaDB) URL(user, password, database string) string {
-	u := url.URL{Scheme: "mysql", Host: m.Address(), Path: "/" + database, User: url.UserPassword(user, password)}
-	return u.String()
-}
+func (m *MariaDB) errorLogPath() string { return filepath.Join(m.dir, "error.log") }
 
 // ErrorLog returns what the server has written to its error log so far.
 func (m *MariaDB) ErrorLog() (string, error) {
