@@ -1,14 +1,12 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/lockgate/lockgate/internal/bootclock"
@@ -28,7 +26,9 @@ const lockWait = time.Second
 // between calls: ten thousand holders must not need ten thousand connections.
 const closeAfterCall = 10 * time.Second
 
-// openStore opens the store that the settings name. It makes no connection.
+// openStore opens the store that the settings name. It makes no connection: a
+// database that cannot be reached or refuses us is an outcome, and no fault in
+// the settings, and a sidecar must live to tell it.
 func openStore(cfg config.Config, boot string, log *slog.Logger) (store db.Store, wait time.Duration, err error) {
 	target, err := cfg.Database.Resolve()
 	if err != nil {
@@ -60,79 +60,20 @@ func openStore(cfg config.Config, boot string, log *slog.Logger) (store db.Store
 			}
 		}
 		offset := bootclock.HostOffset()
-		store = &openLater{open: func(ctx context.Context) (db.Store, error) {
-			return sqlite.Open(ctx, sqlite.Options{
-				Path:      target.Path,
-				Table:     cfg.Table,
-				Create:    cfg.AutoMigrate,
-				CallLimit: cfg.CallLimit(),
-				Clock: sqlite.Clock{
-					BootID: boot,
-					Now:    func() time.Duration { return bootclock.Now() - offset },
-				},
-			})
-		}}
-		return store, 0, nil
+		store, err = sqlite.Open(sqlite.Options{
+			Path:      target.Path,
+			Table:     cfg.Table,
+			Create:    cfg.AutoMigrate,
+			CallLimit: cfg.CallLimit(),
+			Clock: sqlite.Clock{
+				BootID: boot,
+				Now:    func() time.Duration { return bootclock.Now() - offset },
+			},
+		})
+		return store, 0, err
 	default:
 		return nil, 0, fmt.Errorf("database of kind %q", target.Kind)
 	}
-}
-
-// openLater is a store that is opened by the first call that can. One that
-// cannot be opened is an outcome like a server that refuses us, and no fault in
-// the settings: a sidecar must live to tell it.
-type openLater struct {
-	open func(ctx context.Context) (db.Store, error)
-
-	mu    sync.Mutex
-	store db.Store // nil until it is open
-}
-
-func (o *openLater) get(ctx context.Context) (db.Store, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.store != nil {
-		return o.store, nil
-	}
-	store, err := o.open(ctx)
-	if err != nil {
-		return nil, err
-	}
-	o.store = store
-	return store, nil
-}
-
-func (o *openLater) TryAcquire(ctx context.Context, req db.Request) (db.Lease, error) {
-	store, err := o.get(ctx)
-	if err != nil {
-		return db.Lease{}, err
-	}
-	return store.TryAcquire(ctx, req)
-}
-
-func (o *openLater) Renew(ctx context.Context, lease db.Lease) (db.Lease, error) {
-	store, err := o.get(ctx)
-	if err != nil {
-		return db.Lease{}, err
-	}
-	return store.Renew(ctx, lease)
-}
-
-func (o *openLater) Release(ctx context.Context, lease db.Lease, keep time.Duration) error {
-	store, err := o.get(ctx)
-	if err != nil {
-		return err
-	}
-	return store.Release(ctx, lease, keep)
-}
-
-func (o *openLater) Close() error {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.store == nil {
-		return nil
-	}
-	return o.store.Close()
 }
 
 // gateConfig is the part of a gate's configuration that comes from the settings.

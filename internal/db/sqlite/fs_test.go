@@ -19,6 +19,20 @@ func optionsOn(t *testing.T, magic func(string) (int64, error)) Options {
 	}
 }
 
+// firstCall makes one call on a store of its own.
+func firstCall(t *testing.T, opts Options) error {
+	t.Helper()
+	store, err := Open(opts)
+	if err != nil {
+		t.Fatalf("Open() = %v; want a store", err)
+	}
+	_, err = store.List(t.Context())
+	if err := store.Close(); err != nil {
+		t.Errorf("Close() = %v; want nil", err)
+	}
+	return err
+}
+
 func TestANetworkFileSystemIsRefusedAndNothingIsMade(t *testing.T) {
 	for magic, name := range map[int64]string{
 		0x6969: "NFS", 0x517B: "SMB", 0xFE534D42: "SMB", 0xFF534D42: "CIFS", 0x65735546: "FUSE", 0x01021997: "9p",
@@ -28,9 +42,9 @@ func TestANetworkFileSystemIsRefusedAndNothingIsMade(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			opts := optionsOn(t, func(string) (int64, error) { return magic, nil })
-			_, err := Open(t.Context(), opts)
+			err := firstCall(t, opts)
 			if !errors.Is(err, db.ErrRefused) || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), opts.Path) {
-				t.Errorf("Open(%q on %#x) = %v; want ErrRefused, naming it and %s", opts.Path, magic, err, name)
+				t.Errorf("a call on %q on %#x = %v; want ErrRefused, naming it and %s", opts.Path, magic, err, name)
 			}
 			if _, err := os.Stat(opts.Path); !errors.Is(err, fs.ErrNotExist) {
 				t.Errorf("the file exists, %v; want it not made", err)
@@ -41,21 +55,17 @@ func TestANetworkFileSystemIsRefusedAndNothingIsMade(t *testing.T) {
 
 func TestALocalFileSystemIsAccepted(t *testing.T) {
 	for _, magic := range []int64{0, 0xEF53, 0x58465342, 0x9123683E, 0x01021994, 0x794C7630, 0x2FC12FC1} { // ext4, XFS, Btrfs, tmpfs, overlayfs, ZFS
-		store, err := Open(t.Context(), optionsOn(t, func(string) (int64, error) { return magic, nil }))
-		if err != nil {
-			t.Fatalf("Open(on %#x) = %v; want a store", magic, err)
-		}
-		if err := store.Close(); err != nil {
-			t.Errorf("Close() = %v; want nil", err)
+		if err := firstCall(t, optionsOn(t, func(string) (int64, error) { return magic, nil })); err != nil {
+			t.Errorf("a call on %#x = %v; want nil", magic, err)
 		}
 	}
 }
 
 func TestAFileSystemThatCannotBeFoundOutIsRefused(t *testing.T) {
 	broken := errors.New("broken")
-	_, err := Open(t.Context(), optionsOn(t, func(string) (int64, error) { return 0, broken }))
+	err := firstCall(t, optionsOn(t, func(string) (int64, error) { return 0, broken }))
 	if !errors.Is(err, db.ErrRefused) || !errors.Is(err, broken) {
-		t.Errorf("Open() = %v; want ErrRefused and the reason", err)
+		t.Errorf("a call = %v; want ErrRefused and the reason", err)
 	}
 }
 
@@ -66,12 +76,8 @@ func TestTheFilesOwnFileSystemCountsWhereThereIsAFile(t *testing.T) {
 		return fsMagic(path)
 	})
 	for range 2 {
-		store, err := Open(t.Context(), opts)
-		if err != nil {
-			t.Fatalf("Open() = %v; want a store", err)
-		}
-		if err := store.Close(); err != nil {
-			t.Errorf("Close() = %v; want nil", err)
+		if err := firstCall(t, opts); err != nil {
+			t.Fatalf("a call = %v; want nil", err)
 		}
 	}
 	if len(asked) != 2 || asked[0] != filepath.Dir(opts.Path) || asked[1] != opts.Path {

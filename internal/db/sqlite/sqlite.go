@@ -97,30 +97,24 @@ var (
 	_ db.Admin = (*Store)(nil)
 )
 
-// Open returns the store of that file and tries to open it. It returns an error
-// only where trying again does not help, which then wraps [db.ErrRefused]: wrong
-// options, a missing folder, a network file system, a file or table that is not
-// ours, no permission. Anything else, like a file that others keep busy or a
-// missing table, is left to the calls, each of which tries again to open.
-func Open(ctx context.Context, opts Options) (*Store, error) {
+// Open returns the store of that file. It touches no file: each call makes what
+// is still missing, and returns [db.ErrRefused] where trying again does not
+// help: a missing folder, a network file system, a file or table that is not
+// ours, no permission. The error says which option is missing.
+func Open(opts Options) (*Store, error) {
 	if opts.Path == "" || opts.Clock.BootID == "" || opts.Clock.Now == nil {
-		return nil, fmt.Errorf("open lock database: path, boot id and clock are required: %w", db.ErrRefused)
+		return nil, errors.New("open lock database: path, boot id and clock are required")
 	}
 	path, err := filepath.Abs(opts.Path)
 	if err != nil {
-		return nil, fmt.Errorf("open lock database %s: %w: %w", opts.Path, err, db.ErrRefused)
+		return nil, fmt.Errorf("open lock database %s: %w", opts.Path, err)
 	}
 	opts.Path = path
 	opts.Table = tableOr(opts.Table)
 	if opts.magic == nil {
 		opts.magic = fsMagic
 	}
-	s := &Store{opts: opts, statements: newStatements(opts.Table), slot: make(chan struct{}, 1)}
-	err = s.do(ctx, func(context.Context) error { return nil })
-	if errors.Is(err, db.ErrRefused) {
-		return nil, fmt.Errorf("open lock database: %w", errors.Join(err, s.Close()))
-	}
-	return s, nil
+	return &Store{opts: opts, statements: newStatements(opts.Table), slot: make(chan struct{}, 1)}, nil
 }
 
 // Close ends the connection, after the calls that are under way. A call after

@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 // it.
 func contend(path string) error {
 	ctx := context.Background()
-	store, err := sqlite.Open(ctx, sqlite.Options{Path: path, Create: true, Clock: clock()})
+	store, err := sqlite.Open(sqlite.Options{Path: path, Create: true, Clock: clock()})
 	if err != nil {
 		return err
 	}
@@ -73,7 +73,7 @@ func options(t *testing.T) sqlite.Options {
 
 func open(t *testing.T, opts sqlite.Options) *sqlite.Store {
 	t.Helper()
-	store, err := sqlite.Open(t.Context(), opts)
+	store, err := sqlite.Open(opts)
 	if err != nil {
 		t.Fatalf("Open(%q) = %v; want a store", opts.Path, err)
 	}
@@ -152,7 +152,7 @@ func TestConformance(t *testing.T) {
 	opts := options(t)
 	dbtest.Exercise(t, dbtest.Harness{
 		Open: func(t *testing.T) db.Store {
-			store, err := sqlite.Open(t.Context(), opts)
+			store, err := sqlite.Open(opts)
 			if err != nil {
 				t.Fatalf("Open(%q) = %v; want a store", opts.Path, err)
 			}
@@ -206,7 +206,7 @@ func TestStoresThatOpenANewFileTogetherHaveOneWinner(t *testing.T) {
 		for i := range errs {
 			wg.Go(func() {
 				<-start
-				store, err := sqlite.Open(t.Context(), opts)
+				store, err := sqlite.Open(opts)
 				if err != nil {
 					errs[i] = err
 					return
@@ -392,16 +392,27 @@ func TestColumnsForPeopleSayWhenInUTC(t *testing.T) {
 	near("expires_at after a release that keeps", expires, time.Now().Add(2*time.Hour))
 }
 
-func TestOpenRefusesWhatCannotWork(t *testing.T) {
+func TestOpenNeedsItsOptions(t *testing.T) {
+	for name, spoil := range map[string]func(*sqlite.Options){
+		"path":    func(o *sqlite.Options) { o.Path = "" },
+		"boot id": func(o *sqlite.Options) { o.Clock.BootID = "" },
+		"clock":   func(o *sqlite.Options) { o.Clock.Now = nil },
+	} {
+		opts := options(t)
+		spoil(&opts)
+		if _, err := sqlite.Open(opts); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("Open without a %s = %v; want an error that names it", name, err)
+		}
+	}
+}
+
+func TestWhatCannotWorkIsRefused(t *testing.T) {
 	const blob = "this is not a database, whatever else it may be\n"
 	for _, c := range []struct {
 		name  string
 		spoil func(t *testing.T, opts *sqlite.Options)
 		words []string
 	}{
-		{"no path", func(_ *testing.T, o *sqlite.Options) { o.Path = "" }, nil},
-		{"no boot id", func(_ *testing.T, o *sqlite.Options) { o.Clock.BootID = "" }, nil},
-		{"no clock", func(_ *testing.T, o *sqlite.Options) { o.Clock.Now = nil }, nil},
 		{"a folder that does not exist", func(_ *testing.T, o *sqlite.Options) {
 			o.Path = filepath.Join(filepath.Dir(o.Path), "missing", "locks.db")
 		}, []string{"missing", "folder must exist"}},
@@ -432,11 +443,9 @@ func TestOpenRefusesWhatCannotWork(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			opts := options(t)
 			c.spoil(t, &opts)
-			store, err := sqlite.Open(t.Context(), opts)
-			if err == nil {
-				err = store.Close()
-			}
-			wantError(t, "Open()", err, db.ErrRefused, c.words...)
+			store := open(t, opts)
+			_, err := store.TryAcquire(t.Context(), ask("a"))
+			wantError(t, "TryAcquire", err, db.ErrRefused, c.words...)
 		})
 	}
 }
@@ -694,7 +703,7 @@ func TestAFileThatWasRemovedOrReplacedIsNoticed(t *testing.T) {
 }
 
 func TestCloseLeavesNothingRunning(t *testing.T) {
-	store, err := sqlite.Open(t.Context(), options(t))
+	store, err := sqlite.Open(options(t))
 	if err != nil {
 		t.Fatal(err)
 	}
