@@ -304,7 +304,7 @@ func (g *gate) troubled(bad *streak, now time.Duration, err error) time.Duration
 	bad.count++
 	pause := retryPause(bad.count, err)
 	if g.trouble.worthSaying(now, err) {
-		g.log.Warn("store call went wrong, trying again", "err", err, "attempt", bad.count, "wait", pause)
+		g.log.Warn("store call went wrong, trying again", "err", err, "attempt", bad.count, "wait", rounded(pause))
 	}
 	return pause
 }
@@ -476,7 +476,7 @@ func (r *renewer) step(ctx context.Context) error {
 		return cause
 	}
 	if skew := r.wallSkew(); (skew - r.skew).Abs() >= clockJump {
-		r.log.Warn("clock jumped, renewing at once", "by", skew-r.skew)
+		r.log.Warn("clock jumped, renewing at once", "by", rounded(skew-r.skew))
 		r.skew, r.next = skew, r.now()
 	}
 	if r.final || r.now() < r.next {
@@ -573,7 +573,7 @@ func (r *renewer) retry(err error) {
 	r.next = now + pause
 	if r.trouble.worthSaying(now, err) {
 		r.log.Warn("renewal went wrong, trying again", "token", r.hold.lease.Token,
-			"err", err, "attempt", r.failures, "wait", pause, "trusted_for", r.hold.stopAt-now)
+			"err", err, "attempt", r.failures, "wait", rounded(pause), "trusted_for", rounded(r.hold.stopAt-now))
 	}
 }
 
@@ -589,7 +589,7 @@ func (g *gate) letGo(ctx context.Context, h hold, lost error) Status {
 	}
 	switch {
 	case err == nil:
-		g.log.Info("lock released", "token", h.lease.Token, "held", g.now()-h.acquired)
+		g.log.Info("lock released", "token", h.lease.Token, "held", rounded(g.now()-h.acquired))
 	case errors.Is(err, db.ErrLost):
 		g.log.Warn("nothing left to release", "token", h.lease.Token, "err", err)
 	default:
@@ -698,8 +698,11 @@ func (t *trouble) worthSaying(now time.Duration, err error) bool {
 
 func heldAttrs(h *db.HeldError) []any {
 	return []any{
-		"holder", h.Owner, "held_for", h.Age.Round(time.Millisecond),
+		"holder", h.Owner, "held_for", rounded(h.Age),
 		"since", time.Now().Add(-h.Age).Format(time.RFC3339),
-		"free_in", h.Remaining.Round(time.Millisecond),
+		"free_in", rounded(h.Remaining),
 	}
 }
+
+// rounded is a duration as people want to read it.
+func rounded(d time.Duration) time.Duration { return d.Round(time.Millisecond) }
