@@ -104,6 +104,26 @@ func TestAClosedAlarmDoesNothing(t *testing.T) {
 	}
 }
 
+func TestAnAlarmThatNobodyReceivesCanBeClosed(t *testing.T) {
+	later := newAlarm(t)
+	for range 10 {
+		a := newAlarm(t)
+		for range 3 { // more than the channel holds
+			at := Now() + time.Millisecond
+			a.Set(at)
+			later.Set(at + time.Millisecond)
+			<-later.C()
+		}
+		a.Close()
+		<-a.C()
+		select {
+		case <-a.C():
+			t.Error("the expiries that nobody received have not become one")
+		default:
+		}
+	}
+}
+
 func TestAnAlarmMayBeSetAndClosedAtTheSameTime(t *testing.T) {
 	for range 50 {
 		a := newAlarm(t)
