@@ -47,14 +47,12 @@ type program struct {
 	signals <-chan os.Signal
 }
 
-// handled are the signals that lockgate acts on. SIGPIPE is among them so that
-// a reader of our log that went away does not end us: the write then returns an
-// error instead. A signal that was ignored when we started, as nohup does it,
-// stays ignored, for us and for CMD.
+// handled are the signals that lockgate acts on. A signal that was ignored when
+// we started, as nohup does it, stays ignored, for us and for CMD.
 func handled() []os.Signal {
 	all := []os.Signal{
 		syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT,
-		syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH, syscall.SIGPIPE,
+		syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH,
 	}
 	var sigs []os.Signal
 	for _, sig := range all {
@@ -63,6 +61,15 @@ func handled() []os.Signal {
 		}
 	}
 	return sigs
+}
+
+// surviveBrokenPipes keeps a reader of our log that went away from ending us: a
+// write then returns an error instead. The signal is for who has written, so it
+// goes nowhere, and never to CMD.
+func surviveBrokenPipes() {
+	if !signal.Ignored(syscall.SIGPIPE) {
+		signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	}
 }
 
 // run runs the command that the arguments name and returns the exit code.

@@ -18,6 +18,7 @@ var version = "dev"
 func main() {
 	signals := make(chan os.Signal, 64)
 	signal.Notify(signals, handled()...)
+	surviveBrokenPipes()
 	p := &program{
 		args:    os.Args[1:],
 		environ: os.Environ(),

@@ -154,7 +154,7 @@ func (r *runner) guard(watch <-chan gate.Status, late time.Duration) error {
 				alarm.Set(s.KillAt + late)
 			}
 		case sig := <-r.signals:
-			if n, ok := sig.(syscall.Signal); ok && n != syscall.SIGPIPE {
+			if n, ok := sig.(syscall.Signal); ok {
 				r.pass(n)
 			}
 		}
