@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -29,13 +30,8 @@ type settings map[string]string
 
 // with returns a copy with more settings.
 func (s settings) with(more settings) settings {
-	out := settings{}
-	for k, v := range s {
-		out[k] = v
-	}
-	for k, v := range more {
-		out[k] = v
-	}
+	out := maps.Clone(s)
+	maps.Copy(out, more)
 	return out
 }
 

@@ -69,7 +69,7 @@ func TestASettingReplacesTheOneBefore(t *testing.T) {
 	<-a.C()
 
 	for _, second := range []time.Duration{0, Now() + time.Hour} {
-		first := Now()
+		var first time.Duration
 		for {
 			first = Now() + 50*time.Millisecond
 			a.Set(first)

@@ -16,7 +16,7 @@ func Now() time.Duration {
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
 		// Every kernel that runs a Go program has this clock. Should one not,
 		// an invented time would let work run past its lease.
-		panic(fmt.Sprintf("read the boot clock: %v", err))
+		panic(fmt.Sprintf("read the boot clock: %v", err)) //nolint:forbidigo // see above
 	}
 	return time.Duration(ts.Nano())
 }

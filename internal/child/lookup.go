@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -68,7 +69,7 @@ func Lookup(file string, environ []string) (string, error) {
 	}
 
 	var refused error
-	for _, dir := range strings.Split(searchPath(environ), ":") {
+	for dir := range strings.SplitSeq(searchPath(environ), ":") {
 		if dir == "" {
 			dir = "."
 		}
@@ -93,8 +94,8 @@ func Lookup(file string, environ []string) (string, error) {
 
 // searchPath returns the PATH that environ sets.
 func searchPath(environ []string) string {
-	for i := len(environ) - 1; i >= 0; i-- {
-		if path, ok := strings.CutPrefix(environ[i], "PATH="); ok {
+	for _, entry := range slices.Backward(environ) {
+		if path, ok := strings.CutPrefix(entry, "PATH="); ok {
 			return path
 		}
 	}

@@ -128,19 +128,19 @@ func (p *Process) killChildren() bool {
 	if err != nil {
 		return false
 	}
-	any := false
+	killed := false
 	for _, list := range lists {
 		text, err := os.ReadFile(list)
 		if err != nil {
 			continue // that thread has ended
 		}
-		for _, field := range bytes.Fields(text) {
+		for field := range bytes.FieldsSeq(text) {
 			if pid, err := strconv.Atoi(string(field)); err == nil && pid > 1 {
-				any = syscall.Kill(pid, syscall.SIGKILL) == nil || any
+				killed = syscall.Kill(pid, syscall.SIGKILL) == nil || killed
 			}
 		}
 	}
-	return any
+	return killed
 }
 
 // hasMember reports whether one of our own children is in CMD's group. The lock is

@@ -324,7 +324,7 @@ func (s *supervisor) look() {
 		return
 	}
 	if held, reason := s.follow(); !held {
-		s.stop("the lock is lost", "reason", reason)
+		s.stop("the lock is lost: " + reason)
 	}
 }
 
@@ -359,13 +359,13 @@ func (s *supervisor) arm() {
 
 // stop is lockgate's own stop: TERM for CMD and everything that it started, KILL
 // after the grace or at kill-at, whichever is first.
-func (s *supervisor) stop(why string, attrs ...any) {
+func (s *supervisor) stop(why string) {
 	s.stopped = true
 	now := bootclock.Now()
 	s.killAt = min(s.killAt, now+s.grace)
 	s.term()
-	s.Log.Error("stopping the command: "+why,
-		append([]any{"lock", s.state.Lock, "token", s.state.Token, "killed_in", s.killAt - now}, attrs...)...)
+	s.Log.Error("stopping the command", "lock", s.state.Lock, "token", s.state.Token,
+		"reason", why, "killed_in", (s.killAt - now).Round(time.Millisecond))
 }
 
 func (s *supervisor) term() int {
