@@ -1,8 +1,8 @@
 package e2e
 
 import (
-	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -18,68 +18,98 @@ import (
 // drain is where a process's output goes that nobody takes.
 type drain struct {
 	name string
-	// open returns the writing end.
-	open func(t *testing.T) *os.File
+
+	// open returns the writing end, and what is to be done to it when CMD runs.
+	open func(t *testing.T) (w *os.File, later func())
 }
 
 func drains() []drain {
-	return []drain{{"a full pipe", fullPipe}, {"a pipe without a reader", brokenPipe}}
+	return []drain{
+		{"a full pipe", func(t *testing.T) (*os.File, func()) {
+			t.Helper()
+			w, fill := unread(t)
+			fill()
+			return w, func() {}
+		}},
+		{"a pipe that fills up", unread},
+		{"a pipe without a reader", brokenPipe},
+	}
 }
 
-// fullPipe returns a pipe that takes not one byte more, and checks in the end
-// that it never did.
-func fullPipe(t *testing.T) *os.File {
+// unread returns a pipe from which nobody reads, and a function that fills it to
+// its last byte. In the end it checks that nobody has written since.
+func unread(t *testing.T) (w *os.File, fill func()) {
 	t.Helper()
 	r, w, err := os.Pipe()
 	must(t, err)
-	must(t, w.SetWriteDeadline(time.Now().Add(50*time.Millisecond)))
-	filled, err := w.Write(make([]byte, 4<<20))
-	if !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Fatalf("a pipe took %d bytes, %v; want it full", filled, err)
-	}
 	must(t, syscall.SetNonblock(int(w.Fd()), false)) // as a container's pipes are
-	t.Cleanup(func() {                               // when the processes have ended
+	const filling = 0
+	t.Cleanup(func() { // when the processes have ended
 		_ = w.Close()
 		text, err := io.ReadAll(r)
 		_ = r.Close()
-		if err != nil || len(text) != filled || bytes.Count(text, []byte{0}) != filled {
-			t.Errorf("%d bytes came out of a pipe with %d, %v; it was not full all the time", len(text), filled, err)
+		if err != nil || len(text) == 0 || text[len(text)-1] != filling {
+			t.Errorf("%d bytes came out of the pipe, %v; want the filling last", len(text), err)
 		}
 	})
-	return w
+	return w, func() {
+		t.Helper()
+		// Opened anew, so that the others' writes still wait.
+		again, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", w.Fd()), os.O_WRONLY|syscall.O_NONBLOCK, 0)
+		must(t, err)
+		defer func() { _ = again.Close() }()
+		must(t, again.SetWriteDeadline(time.Now().Add(50*time.Millisecond)))
+		if n, err := again.Write(make([]byte, 4<<20)); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Fatalf("a pipe took %d bytes, %v; want it full", n, err)
+		}
+	}
 }
 
 // brokenPipe returns a pipe whose reader has gone: a write to it is an EPIPE, and
 // a SIGPIPE to who writes.
-func brokenPipe(t *testing.T) *os.File {
+func brokenPipe(t *testing.T) (w *os.File, later func()) {
 	t.Helper()
 	r, w, err := os.Pipe()
 	must(t, err)
 	must(t, r.Close())
 	t.Cleanup(func() { _ = w.Close() })
-	return w
+	return w, func() {}
 }
 
-// startDeaf starts CMD under the lock, every standard output and error of
-// lockgate, and so of CMD, going into a drain.
-func startDeaf(t *testing.T, how way, set settings, to drain, command ...string) gated {
+// deaf is a CMD under a lock whose output, and lockgate's, goes into drains.
+type deaf struct {
+	gated
+	later []func()
+}
+
+// startDeaf starts CMD under the lock. Each process of lockgate gets a drain of
+// its own as standard output and error.
+func startDeaf(t *testing.T, how way, set settings, to drain, command ...string) deaf {
 	t.Helper()
+	var d deaf
 	start := func(set settings, args ...string) *proc {
 		cmd := exec.Command(built.lockgate, args...)
-		out := to.open(t)
+		out, later := to.open(t)
+		d.later = append(d.later, later)
 		cmd.Stdout, cmd.Stderr = out, out
 		return launch(t, cmd, set.environ())
 	}
 	command = append([]string{"--"}, command...)
 	if how == byRun {
-		p := start(set, append([]string{"run"}, command...)...)
-		return gated{main: p, holder: p}
+		d.main = start(set, append([]string{"run"}, command...)...)
+		d.holder = d.main
+		return d
 	}
-	dir := t.TempDir()
-	return gated{
-		dir:    dir,
-		holder: start(set.with(settings{"DIR": dir}), "sidecar"),
-		main:   start(settings{"DIR": dir, "LOG_LEVEL": "debug"}, append([]string{"exec"}, command...)...),
+	d.dir = t.TempDir()
+	d.holder = start(set.with(settings{"DIR": d.dir}), "sidecar")
+	d.main = start(settings{"DIR": d.dir, "LOG_LEVEL": "debug"}, append([]string{"exec"}, command...)...)
+	return d
+}
+
+// close does what is to be done to the drains when CMD runs.
+func (d deaf) close() {
+	for _, later := range d.later {
+		later()
 	}
 }
 
@@ -95,6 +125,7 @@ func TestLogsThatNobodyTakesDoNotStopRenewals(t *testing.T) {
 				b, at := newBench(t, mariadb(t)), newStage(t)
 				g := startDeaf(t, how, b.via(nil), to, at.puppet("-exit", "7")...)
 				token := tokenIn(t, at.witness())
+				g.close()
 				began := time.Now()
 				b.awaitStatements(renews, wanted)
 				held := time.Since(began)
@@ -130,7 +161,7 @@ func TestLogsThatNobodyTakesDoNotDelayAStop(t *testing.T) {
 				t.Parallel()
 				type game struct {
 					b    *bench
-					a    gated
+					a    deaf
 					b2   *proc
 					dir  string
 					at   stage
@@ -147,6 +178,7 @@ func TestLogsThatNobodyTakesDoNotDelayAStop(t *testing.T) {
 					g := &games[i]
 					tokenIn(t, g.at.witness())
 					awaitFile(t, filepath.Join(g.dir, "grandchild"))
+					g.a.close()
 					g.b2 = g.next.run(t, g.b.past(settings{"ON_BUSY": "wait"}).with(calm()))
 					g.b2.awaitOutput("waiting for the lock")
 					g.b.awaitStatements(renews, 1)
@@ -193,19 +225,16 @@ func TestAReaderOfTheLogThatGoesEndsNothing(t *testing.T) {
 		t.Run(string(how), func(t *testing.T) {
 			t.Parallel()
 			b, at := newBench(t, mariadb(t)), newStage(t)
-			var readers []*os.File
-			to := drain{open: func(t *testing.T) *os.File {
+			to := drain{open: func(t *testing.T) (*os.File, func()) {
+				t.Helper()
 				r, w, err := os.Pipe()
 				must(t, err)
 				t.Cleanup(func() { _, _ = r.Close(), w.Close() })
-				readers = append(readers, r)
-				return w
+				return w, func() { must(t, r.Close()) }
 			}}
 			g := startDeaf(t, how, b.via(nil), to, at.puppet("-exit", "7")...)
 			token := tokenIn(t, at.witness())
-			for _, r := range readers {
-				must(t, r.Close())
-			}
+			g.close()
 			// Trouble makes it log: the server is away for a moment.
 			b.awaitStatements(renews, 1)
 			before := b.way.Accepted()
