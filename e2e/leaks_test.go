@@ -31,7 +31,7 @@ func TestNoConnectionIsLeftOnTheServer(t *testing.T) {
 			t.Errorf("the test's own server has left %s or process %d", server.Dir(), pid)
 		}
 	})
-	most, total := 0, 0
+	most, total, rude := 0, 0, 0
 	for _, how := range []way{byRun, bySidecar} {
 		b := newBench(t, server)
 		s := b.past(calm())
@@ -93,9 +93,9 @@ func TestNoConnectionIsLeftOnTheServer(t *testing.T) {
 		g.main.signal(syscall.SIGTERM)
 		g.main.wantExit(0)
 		wantNone("a command that was told to stop", g)
-		total += opened() - first
+		total, rude = total+opened()-first, rude+aborted()-before
 	}
-	t.Logf("%d connections made, at most %d at a time, 0 left, 0 without a goodbye", total, most)
+	t.Logf("%d connections made, at most %d at a time, none left, %d ended without a goodbye", total, most, rude)
 }
 
 // A daemon gets away from its parents: it has a session of its own, its parent
@@ -126,10 +126,11 @@ func TestNoDescendantOfCMDIsLeft(t *testing.T) {
 					g.main.signal(c.told)
 				}
 				g.main.wantExit(c.want)
-				if left := marked(g.main.mark); len(left) > 0 {
+				left := marked(g.main.mark)
+				t.Logf("%d processes lived, %d are left", lived, len(left))
+				if len(left) > 0 {
 					t.Errorf("processes %v are left", left)
 				}
-				t.Logf("%d processes lived, 0 are left", lived)
 			})
 		})
 	}
@@ -143,10 +144,11 @@ func TestNoDescendantOfCMDIsLeft(t *testing.T) {
 			lived := len(marked(g.main.mark))
 			b.server.Exec(t, "UPDATE "+b.schema+".lockgate_locks SET revoked_at = UTC_TIMESTAMP(6)")
 			g.main.wantExit(76)
-			if left := marked(g.main.mark); len(left) > 0 {
+			left := marked(g.main.mark)
+			t.Logf("%d processes lived, %d are left", lived, len(left))
+			if len(left) > 0 {
 				t.Errorf("processes %v are left", left)
 			}
-			t.Logf("%d processes lived, 0 are left", lived)
 		})
 	})
 }
