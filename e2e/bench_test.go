@@ -259,6 +259,16 @@ func (p *proc) kill() {
 	}
 }
 
+// freeze stops a process and returns when it stands still.
+func (p *proc) freeze() {
+	p.t.Helper()
+	p.signal(syscall.SIGSTOP)
+	await(p.t, "the process stands still", func() bool {
+		stat, _ := os.ReadFile(filepath.Join("/proc", strconv.Itoa(p.pid()), "stat"))
+		return strings.Contains(string(stat), ") T ")
+	})
+}
+
 // awaitMore waits until the process has written text more than n times.
 func (p *proc) awaitMore(text string, n int) {
 	p.t.Helper()
