@@ -75,6 +75,10 @@ type Holder struct {
 	Config
 	probe *gatedir.Probe
 	watch *gatedir.Watcher
+
+	// over is the request that was seen to its end last, also when its last
+	// word could not be published.
+	over string
 }
 
 // New returns a holder. It must be closed.
@@ -92,12 +96,22 @@ func (h *Holder) Close() error {
 // lease that is held is held until main is gone. Errors: [ErrNoMain], and
 // [gate.ErrPublish] when the directory cannot be written any more.
 func (h *Holder) Sidecar(ctx context.Context) error {
-	if err := h.settle(ctx); err != nil {
-		return err
-	}
 	deadline := h.Gate.Boot() + h.MainTimeout
 	if h.MainTimeout == 0 {
 		deadline = 0
+	}
+	old, found, err := h.unfinished()
+	if err != nil {
+		return err
+	}
+	if found {
+		// Also when ctx has ended: it is nothing new.
+		deadline = 0
+		now, err := h.Dir.ReadRequest()
+		wanted := err == nil && now.Nonce == old.Nonce
+		if err := h.answer(ctx, old); err != nil || h.Once && wanted {
+			return err
+		}
 	}
 	for {
 		req, err := h.next(ctx, deadline)
@@ -106,44 +120,42 @@ func (h *Holder) Sidecar(ctx context.Context) error {
 		}
 		deadline = 0 // one was found
 		h.Log.Info("main asks for the lock", "request", req.Nonce)
-		gone, stop := h.watchMain(ctx, req)
-		status := h.Serve(ctx, req, gone)
-		if h.Once && ctx.Err() == nil && !errors.Is(status.Err, gate.ErrPublish) {
-			select {
-			case <-gone:
-			case <-ctx.Done():
-			}
-		}
-		stop()
-		if errors.Is(status.Err, gate.ErrPublish) {
-			return status.Err
-		}
-		if h.Once || ctx.Err() != nil {
-			return nil
+		if err := h.answer(ctx, req); err != nil || h.Once || ctx.Err() != nil {
+			return err
 		}
 	}
 }
 
-// settle brings to its end what an earlier holder in this directory has left
-// unfinished and no request asks for any more: its main is gone, or has gone and
-// come back with a new request.
-func (h *Holder) settle(ctx context.Context) error {
-	state, err := h.Dir.ReadState()
-	if err != nil || state.Verdict.Final() {
-		return nil //nolint:nilerr // nothing readable is nothing to settle
+// unfinished returns the request that an earlier holder in this directory was
+// at. It may be one that nobody asks for any more: its main is gone, or has gone
+// and come back with a new request.
+func (h *Holder) unfinished() (req gatedir.Request, found bool, err error) {
+	state, readErr := h.Dir.ReadState()
+	req = gatedir.Request{Nonce: state.Request, Boot: state.Boot, Pod: state.Pod}
+	if errors.Is(readErr, gatedir.ErrNone) || !req.For(h.Boot, h.Pod) {
+		// No script shall take a mark for ours that was left before the last
+		// boot.
+		if err := h.Dir.Unmark(); err != nil {
+			return req, false, fmt.Errorf("%w: %w", gate.ErrPublish, err)
+		}
 	}
-	old := gatedir.Request{Nonce: state.Request, Boot: state.Boot, Pod: state.Pod}
-	if !old.For(h.Boot, h.Pod) {
-		return nil
-	}
-	if now, err := h.Dir.ReadRequest(); err == nil && now.Nonce == old.Nonce {
-		return nil // it is the request that Sidecar finds next
-	}
-	gone, stop := h.watchMain(ctx, old)
+	return req, readErr == nil && req.For(h.Boot, h.Pod) && !state.Verdict.Final(), nil
+}
+
+// answer sees one request to its end.
+func (h *Holder) answer(ctx context.Context, req gatedir.Request) error {
+	gone, stop := h.watchMain(ctx, req)
 	defer stop()
-	status := h.Serve(ctx, old, gone)
+	status := h.Serve(ctx, req, gone)
+	h.over = req.Nonce
 	if errors.Is(status.Err, gate.ErrPublish) {
 		return status.Err
+	}
+	if h.Once {
+		select {
+		case <-gone:
+		case <-ctx.Done():
+		}
 	}
 	return nil
 }
@@ -182,11 +194,19 @@ func (h *Holder) look() (req gatedir.Request, found, answered bool) {
 	if err != nil || !req.For(h.Boot, h.Pod) {
 		return req, false, false
 	}
+	if req.Nonce == h.over {
+		return req, true, true
+	}
 	if state, err := h.Dir.ReadState(); err == nil && state.Answers(req) {
 		return req, true, state.Verdict.Final()
 	}
+	return req, true, h.isDone(req)
+}
+
+// isDone tells whether the exec of a request has said that it is over.
+func (h *Holder) isDone(req gatedir.Request) bool {
 	done, err := h.Dir.ReadDone()
-	return req, true, err == nil && done.Request == req.Nonce
+	return err == nil && done.Request == req.Nonce
 }
 
 // watchMain returns a channel that is closed when the main of a request is gone:
@@ -260,6 +280,9 @@ func (h *Holder) Serve(ctx context.Context, req gatedir.Request, gone <-chan str
 	cfg.Publish = s.publish
 	s.resume(&cfg)
 	cfg.Request.Name, cfg.Request.Owner = s.lock, s.owner
+	if cfg.Resume == nil && h.isDone(req) {
+		cancel(ErrMainGone) // nothing is acquired, what may have been is undone
+	}
 	status := gate.Run(ctx, cfg, func(context.Context, db.Lease) { <-gone })
 	cancel(nil)
 	<-watching
@@ -269,7 +292,7 @@ func (h *Holder) Serve(ctx context.Context, req gatedir.Request, gone <-chan str
 // owner makes an owner from its readable part and a nonce, and cuts the former
 // where the whole would not fit.
 func owner(readable, nonce string) string {
-	if room := db.MaxOwnerBytes - len(nonce); len(readable) > room {
+	if room := max(db.MaxOwnerBytes-len(nonce), 0); len(readable) > room {
 		readable = readable[:room]
 		for !utf8.ValidString(readable) {
 			readable = readable[:len(readable)-1]
@@ -324,28 +347,30 @@ func (s *served) publish(status gate.Status) error {
 }
 
 func (s *served) write(status gate.Status) error {
+	var unmarked error
 	if status.State != gate.Acquired {
-		if err := s.Dir.Unmark(); err != nil {
-			return err
-		}
+		unmarked = s.Dir.Unmark()
 		s.marked = false
 	}
 	if status.State == gate.Releasing {
-		return nil
+		return unmarked
 	}
 	if err := s.Dir.WriteState(s.state(status)); err != nil {
-		return err
+		return errors.Join(unmarked, err)
 	}
 	switch {
 	case status.State == gate.Acquired && !s.marked:
-		if err := s.Dir.MarkAcquired(status.Lease.Token); err != nil {
-			return err
+		err := s.Dir.MarkAcquired(status.Lease.Token)
+		s.marked = err == nil
+		if err != nil {
+			// The verdict is out and main may run on it: it is not taken back
+			// because scripts cannot be told. The next renewal tries again.
+			s.Log.Warn("scripts cannot be told that the lock is held", "err", err)
 		}
-		s.marked = true
 	case status.State == gate.Skipped:
-		return s.Dir.MarkSkipped(reason(status))
+		return errors.Join(unmarked, s.Dir.MarkSkipped(reason(status)))
 	}
-	return nil
+	return unmarked
 }
 
 func (s *served) state(status gate.Status) gatedir.State {
