@@ -30,6 +30,9 @@ const (
 	Refuse
 )
 
+// patience is how long a test waits for what should have happened long ago.
+const patience = 2 * time.Minute
+
 // Match says whether a statement is meant.
 type Match func(sql string) bool
 
@@ -196,6 +199,13 @@ func (f *Forwarder) await(ctx context.Context, condition func() bool) error {
 	}
 }
 
+// expect is await for tests, which shall fail rather than hang.
+func (f *Forwarder) expect(ctx context.Context, condition func() bool) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("not within %s", patience))
+	defer cancel()
+	return f.await(ctx, condition)
+}
+
 // SetMode switches all connections, present and future. It fails when Refuse is
 // left and the port was taken by somebody else meanwhile.
 func (f *Forwarder) SetMode(mode Mode) error {
@@ -256,7 +266,7 @@ func (f *Forwarder) open() []*Connection {
 
 // AwaitOpen returns once exactly n clients are connected.
 func (f *Forwarder) AwaitOpen(ctx context.Context, n int) error {
-	if err := f.await(ctx, func() bool { return len(f.open()) == n }); err != nil {
+	if err := f.expect(ctx, func() bool { return len(f.open()) == n }); err != nil {
 		return fmt.Errorf("%d clients are connected, not %d: %w", len(f.Open()), n, err)
 	}
 	return nil
@@ -271,7 +281,7 @@ func (f *Forwarder) Accepted() int {
 
 // AwaitAccepted returns once at least n connections were ever accepted.
 func (f *Forwarder) AwaitAccepted(ctx context.Context, n int) error {
-	if err := f.await(ctx, func() bool { return f.accepted >= n }); err != nil {
+	if err := f.expect(ctx, func() bool { return f.accepted >= n }); err != nil {
 		return fmt.Errorf("%d connections were made, not %d: %w", f.Accepted(), n, err)
 	}
 	return nil
@@ -324,7 +334,7 @@ func (f *Forwarder) AwaitAnswered(ctx context.Context, match Match, n int) error
 
 func (f *Forwarder) awaitStatements(ctx context.Context, what string, n int, match func(*Statement) bool) error {
 	found := 0
-	err := f.await(ctx, func() bool {
+	err := f.expect(ctx, func() bool {
 		found = 0
 		for _, s := range f.statements {
 			if match(s) {
@@ -386,7 +396,7 @@ func (f *Forwarder) arm(match Match, nth int, fate fate) *Trap {
 
 // Caught returns once the statement has come in.
 func (t *Trap) Caught(ctx context.Context) error {
-	if err := t.f.await(ctx, func() bool { return t.statement != nil }); err != nil {
+	if err := t.f.expect(ctx, func() bool { return t.statement != nil }); err != nil {
 		return fmt.Errorf("no such statement has come: %w", err)
 	}
 	return nil
@@ -402,7 +412,7 @@ func (t *Trap) Deliver() {
 
 // Answered returns what the server has said to the statement, once it has.
 func (t *Trap) Answered(ctx context.Context) (Answer, error) {
-	if err := t.f.await(ctx, func() bool { return t.statement != nil && t.statement.Answered }); err != nil {
+	if err := t.f.expect(ctx, func() bool { return t.statement != nil && t.statement.Answered }); err != nil {
 		return Answer{}, fmt.Errorf("the statement was not answered: %w", err)
 	}
 	t.f.mu.Lock()

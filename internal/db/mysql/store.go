@@ -398,20 +398,11 @@ func (s *Store) exec(ctx context.Context, then afterwards, statement string, arg
 	return done, err
 }
 
-// with runs one statement on a connection, and translates its error. It tries a second one only when the
-// first proves to be dead before anything was sent.
+// with runs one statement on a connection, and translates its error.
 func (s *Store) with(ctx context.Context, then afterwards, statement func(*sql.Conn) error) error {
-	err := s.once(ctx, then, statement)
-	if errors.Is(err, driver.ErrBadConn) {
-		err = s.once(ctx, then, statement)
-	}
-	return s.translate(ctx, err)
-}
-
-func (s *Store) once(ctx context.Context, then afterwards, statement func(*sql.Conn) error) error {
 	conn, err := s.db.Conn(ctx)
 	if err != nil {
-		return err
+		return s.translate(ctx, err)
 	}
 	err = statement(conn)
 	if spoilsConnection(err) || (s.closeAfter && then == giveBack) {
@@ -420,5 +411,5 @@ func (s *Store) once(ctx context.Context, then afterwards, statement func(*sql.C
 	}
 	// An error means that it is closed already.
 	_ = conn.Close()
-	return err
+	return s.translate(ctx, err)
 }
