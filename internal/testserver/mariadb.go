@@ -123,7 +123,7 @@ func (m *MariaDB) install(ctx context.Context, installer string) error {
 		"--no-defaults", "--datadir=" + m.data(), "--tmpdir=" + m.scratch(), "--skip-test-db",
 		// Root needs no password, but can come only through our socket.
 		"--auth-root-authentication-method=normal",
-	}, asRoot(), smallFiles(), m.ownTemporary())
+	}, asRoot(), smallFiles())
 	if err := os.Mkdir(m.scratch(), 0o700); err != nil {
 		return fmt.Errorf("install a mariadb data folder: %w", err)
 	}
@@ -199,10 +199,6 @@ func smallFiles() []string {
 	return []string{"--innodb-log-file-size=8M", "--innodb-buffer-pool-size=16M"}
 }
 
-// ownTemporary keeps a server's temporary files away from those of others: each
-// server that starts removes all that it takes for a dead server's.
-func (m *MariaDB) ownTemporary() []string { return []string{"--tmpdir=" + m.dir} }
-
 // arguments is the whole command line of the server.
 func (m *MariaDB) arguments() []string {
 	args := []string{
@@ -223,7 +219,7 @@ func (m *MariaDB) arguments() []string {
 		"--aria-pagecache-buffer-size=1M",
 		"--query-cache-type=OFF",
 	}
-	return slices.Concat(args, smallFiles(), m.ownTemporary(), asRoot(), m.args)
+	return slices.Concat(args, smallFiles(), asRoot(), m.args)
 }
 
 // Start starts a stopped server again, with the same data on the same port,
