@@ -1,0 +1,177 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// readme returns the README, what it calls things replaced by what they are here.
+func readme(t *testing.T, replace ...string) string {
+	t.Helper()
+	text, err := os.ReadFile("../README.md")
+	must(t, err)
+	for i := 0; i < len(replace); i += 2 {
+		if !strings.Contains(string(text), replace[i]) {
+			t.Fatalf("the README does not speak of %s any more", replace[i])
+		}
+	}
+	return strings.NewReplacer(replace...).Replace(string(text))
+}
+
+// commands returns the indented lines of a text that have all these words,
+// without what is said about them.
+func commands(t *testing.T, text string, n int, words ...string) []string {
+	t.Helper()
+	var found []string
+	for line := range strings.Lines(text) {
+		command, ok := strings.CutPrefix(line, "    ")
+		for _, w := range words {
+			ok = ok && strings.Contains(command, w)
+		}
+		if ok {
+			command, _, _ = strings.Cut(command, "   #")
+			found = append(found, strings.TrimSpace(command))
+		}
+	}
+	if len(found) != n {
+		t.Fatalf("the README has the commands %q with %q; want %d", found, words, n)
+	}
+	return found
+}
+
+// sqlIn returns the SQL of a text that has a word.
+func sqlIn(t *testing.T, text string, n int, word string) []string {
+	t.Helper()
+	var found []string
+	for _, block := range regexp.MustCompile("(?s)```sql\n(.*?);?\n```").FindAllStringSubmatch(text, -1) {
+		if strings.Contains(block[1], word) {
+			found = append(found, strings.TrimSuffix(block[1], ";"))
+		}
+	}
+	if len(found) != n {
+		t.Fatalf("the README has the statements %q with %s; want %d", found, word, n)
+	}
+	return found
+}
+
+// shell starts a line of the README in a folder.
+func shell(t *testing.T, folder, line string) *proc {
+	t.Helper()
+	cmd := exec.Command("sh", "-c", line)
+	cmd.Dir = folder
+	return launch(t, cmd, settings{}.environ())
+}
+
+// jobFolder has a job.sh in it that appends to a file and lives until another
+// exists.
+func jobFolder(t *testing.T) (folder, ran, over string) {
+	t.Helper()
+	folder = t.TempDir()
+	ran, over = filepath.Join(folder, "ran"), filepath.Join(folder, "over")
+	job := fmt.Sprintf("#!/bin/sh\necho \"$LOCKGATE_LOCK $LOCKGATE_TOKEN\" >> '%s'\nwhile [ ! -e '%s' ]; do sleep 0.02; done\n", ran, over)
+	must(t, os.WriteFile(filepath.Join(folder, "job.sh"), []byte(job), 0o755))
+	return folder, ran, over
+}
+
+func lines(t *testing.T, path string) int {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	must(t, err)
+	return strings.Count(string(text), "\n")
+}
+
+func TestTheReadmesRunOnTwoMachines(t *testing.T) {
+	t.Parallel()
+	url := database(t)
+	schema := url[strings.LastIndexByte(url, '/')+1:]
+	text := readme(t, "bin/lockgate", built.lockgate, "mysql://user:password@db.example/jobs", url, "lockgate_locks", schema+".lockgate_locks")
+	run := commands(t, text, 1, built.lockgate+" run")[0]
+	folder, ran, over := jobFolder(t)
+
+	one := shell(t, folder, run)
+	awaitFile(t, ran)
+	two := shell(t, folder, run)
+	two.wantExit(0)
+	wantSaid(t, two.said(), "skipping", `"holder":"`, `"free_in":"`)
+
+	// Who holds what.
+	var name, owner, token, acquired, renewed, expires string
+	var free int
+	must(t, mariadb(t).Admin().QueryRowContext(inTime(t), sqlIn(t, text, 1, "SELECT")[0]).
+		Scan(&name, &owner, &token, &acquired, &renewed, &expires, &free))
+	if name != "nightly" || free < 60 || !strings.Contains(two.said(), owner) {
+		t.Errorf("the README's SELECT says %q is held by %q for %d seconds; want nightly, the holder that was named, and more than 60", name, owner, free)
+	}
+	touch(t, over)
+	one.wantExit(0)
+	if n := lines(t, ran); n != 1 {
+		t.Errorf("the job has run %d times; want once", n)
+	}
+	t.Logf("two contenders: one ran, the other said %s", two.said())
+}
+
+func TestTheReadmesSidecarAndExec(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	text := readme(t, "bin/lockgate", built.lockgate, "/tmp/gate", filepath.Join(dir, "gate"), "/tmp/locks.db", filepath.Join(dir, "locks.db"))
+	export := commands(t, text, 1, "export LOCKGATE_DIR=")[0]
+	sidecarLine := commands(t, text, 1, built.lockgate+" sidecar")[0]
+	execLine := commands(t, text, 1, built.lockgate+" exec")[0]
+	folder, ran, over := jobFolder(t)
+
+	holder := shell(t, folder, export+"; "+sidecarLine)
+	main := shell(t, folder, export+"; "+execLine)
+	awaitFile(t, ran)
+	wantFile(t, filepath.Join(dir, "gate", "acquired"), true)
+	touch(t, over)
+	main.wantExit(0)
+	holder.awaitOutput("lock released")
+	wantFile(t, filepath.Join(dir, "gate", "acquired"), false)
+	main = shell(t, folder, export+"; "+execLine) // again, with the same sidecar
+	main.wantExit(0)
+	if n := lines(t, ran); n != 2 {
+		t.Errorf("the job has run %d times; want twice", n)
+	}
+}
+
+func wantFile(t *testing.T, path string, want bool) {
+	t.Helper()
+	if got := exists(path); got != want {
+		t.Errorf("%s exists: %v; want %v", path, got, want)
+	}
+}
+
+func TestTheReadmesWayToTakeALockFromItsHolder(t *testing.T) {
+	t.Parallel()
+	url := database(t)
+	schema := url[strings.LastIndexByte(url, '/')+1:]
+	at := newStage(t)
+	p := startRun(t, short(url).with(settings{"TTL": "1m"}), at.puppet()...)
+	token := tokenIn(t, at.witness())
+	text := readme(t, "lockgate_locks", schema+".lockgate_locks", "1796058717057", fmt.Sprint(token))
+	revoke := sqlIn(t, text, 1, "SET revoked_at")[0]
+	mariadb(t).Exec(t, revoke)
+	p.wantExit(76)
+	start(t, short(url).with(settings{"ON_BUSY": "fail"}), "run", "--", "true").wantExit(0)
+
+	// And from one that is known to be dead.
+	at = newStage(t)
+	p = startRun(t, short(url).with(calm()), at.puppet()...)
+	tokenIn(t, at.witness())
+	killMarked(t, p.mark)
+	p.wantExit(137)
+	start(t, short(url).with(settings{"ON_BUSY": "fail"}), "run", "--", "true").wantExit(75)
+	free := "SET expires_at = UTC_TIMESTAMP(6)"
+	if !strings.Contains(text, "`"+free+"`") {
+		t.Fatalf("the README does not speak of %s any more", free)
+	}
+	where := revoke[strings.Index(revoke, "WHERE"):]
+	where = where[:strings.Index(where, " AND")]
+	mariadb(t).Exec(t, "UPDATE "+schema+".lockgate_locks "+free+" "+where)
+	start(t, short(url).with(settings{"ON_BUSY": "fail"}), "run", "--", "true").wantExit(0)
+}
