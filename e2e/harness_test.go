@@ -36,7 +36,8 @@ func (s settings) with(more settings) settings {
 }
 
 func (s settings) environ() []string {
-	env := []string{"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent", "USER=tester", "TMPDIR=" + os.TempDir()}
+	env := []string{"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent", "USER=tester", "TMPDIR=" + os.TempDir(),
+		"XDG_RUNTIME_DIR=" + built.runtime}
 	for k, v := range s {
 		env = append(env, "LOCKGATE_"+k+"="+v)
 	}

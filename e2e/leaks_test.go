@@ -340,4 +340,17 @@ func TestNoPrivateDirectoryOfRunIsLeft(t *testing.T) {
 			}
 		})
 	}
+	t.Run("where there is no folder for it", func(t *testing.T) {
+		t.Parallel()
+		environ := slices.DeleteFunc(free.with(settings{"NAME": "g"}).environ(), func(entry string) bool {
+			return strings.HasPrefix(entry, "XDG_RUNTIME_DIR=")
+		})
+		file := filepath.Join(t.TempDir(), "dir")
+		launch(t, exec.Command(built.lockgate, "run", "--", "sh", "-c", `echo "$LOCKGATE_DIR" > "$0"`, file), environ).wantExit(0)
+		text, err := os.ReadFile(file)
+		must(t, err)
+		if dir := strings.TrimSpace(string(text)); !strings.Contains(dir, "/lockgate-") || exists(dir) {
+			t.Errorf("the private directory was %q, and is there: %v", dir, exists(dir))
+		}
+	})
 }

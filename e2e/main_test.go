@@ -13,8 +13,9 @@ import (
 	"github.com/lockgate/lockgate/internal/testserver"
 )
 
-// built are the programs under test, built once.
-var built struct{ lockgate, planted, puppet string }
+// built are the programs under test, built once, and the folder for what they
+// leave when they are killed.
+var built struct{ lockgate, planted, puppet, runtime string }
 
 func TestMain(m *testing.M) { os.Exit(runAll(m)) }
 
@@ -32,6 +33,11 @@ func runAll(m *testing.M) int {
 	built.lockgate = filepath.Join(dir, "lockgate")
 	built.planted = filepath.Join(dir, "lockgate-planted")
 	built.puppet = filepath.Join(dir, "puppet")
+	built.runtime = filepath.Join(dir, "runtime")
+	if err := os.Mkdir(built.runtime, 0o700); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
 	for _, args := range [][]string{
 		{"-o", built.lockgate, "-ldflags", "-s -w", "../cmd/lockgate"},
 		{"-o", built.planted, "-tags", "lockgate_planted_margin", "../cmd/lockgate"},

@@ -67,7 +67,7 @@ func wantOneWinner(t *testing.T, url string, contenders, rounds int) {
 			name += " too"
 		}
 		names[name]++
-		t.Run(fmt.Sprintf("round %d", i+1), func(t *testing.T) {
+		if !t.Run(fmt.Sprintf("round %d", i+1), func(t *testing.T) {
 			r := playRound(t, settings{"NAME": name, "DB_URL": url, "LOG_FORMAT": "json"}, contenders)
 			winners, skipped = winners+r.won, skipped+r.skipped
 			for _, l := range r.lines {
@@ -77,7 +77,9 @@ func wantOneWinner(t *testing.T, url string, contenders, rounds int) {
 				t.Errorf("token of %q = %d after %d; want a greater one", name, r.token, last[name])
 			}
 			last[name] = r.token
-		})
+		}) {
+			return // the other rounds would say the same
+		}
 	}
 	if levels["ERROR"] > 0 || levels["WARN"] > 0 {
 		t.Errorf("%d errors and %d warnings were logged; want none", levels["ERROR"], levels["WARN"])
