@@ -427,6 +427,19 @@ func TestWrongSettingsAreAllListedAndExitWith78(t *testing.T) {
 			t.Logf("%d problems in %d lines", len(c.says), strings.Count(said, "\n"))
 		})
 	}
+	for _, url := range []string{
+		"user:" + password + "@host/db", "mysql:/user:" + password + "@host/db", "mysql://" + password,
+		"mysql://user:" + password + "@host:port/db", "mysql://user:" + password + "@host", "mysql://user:" + password + "/x@host/db",
+		"mysql://user:" + password + "%zz@host/db", "mysql://user:" + password + " @host/db", "jdbc:mysql://host/db?password=" + password,
+		"postgres://user:" + password + "@host/db", "oracle://user:" + password + "@host/db", "sqlite://" + password, password,
+	} {
+		t.Run(strings.ReplaceAll(url, password, "PASSWORD"), func(t *testing.T) {
+			t.Parallel()
+			p := start(t, settings{"NAME": "n", "DB_URL": url}, "run", "--", "true")
+			p.wantExit(78)
+			wantSaid(t, p.said(), "LOCKGATE_DB_URL ")
+		})
+	}
 	t.Run("run inside of the same lock", func(t *testing.T) {
 		t.Parallel()
 		s := short(sqliteURL(t)).with(calm())
