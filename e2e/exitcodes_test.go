@@ -338,7 +338,7 @@ func TestExitCodesWhenTheStoreDoesNotServeUs(t *testing.T) {
 		says  []string
 	}{
 		{"a closed port", url("ordinary", password, closedPort(t), schema), "t", soon, []string{"refused"}},
-		{"no answer", url("ordinary", password, hole.Address(), schema), "t", soon, []string{"could not be reached for 700ms"}},
+		{"no answer", url("ordinary", password, hole.Address(), schema), "t", soon, []string{"could not be used for 700ms"}},
 		{"a wrong password", url("ordinary", "no-"+password, server.Address(), schema), "t", never, []string{"Access denied", "ordinary"}},
 		{"an unknown database", url("all", password, server.Address(), "nowhere"), "t", never, []string{"nowhere"}},
 		{"a database of others", url("ordinary", password, server.Address(), "mysql"), "t", never, []string{"denied"}},

@@ -97,7 +97,7 @@ func TestTheReadmesRunOnTwoMachines(t *testing.T) {
 	awaitFile(t, ran)
 	two := shell(t, folder, run)
 	two.wantExit(0)
-	wantSaid(t, two.said(), "skipping", `"holder":"`, `"free_in":"`)
+	wantSaid(t, two.said(), "skipping", `"holder":"`, `"lease_left":"`)
 
 	// Who holds what.
 	var name, owner, token, acquired, renewed, expires string

@@ -402,7 +402,7 @@ func (l *loader) database(c *Config, s settings) {
 	before := len(l.problems)
 	l.conflict(varURL, varURLFile)
 	l.conflict(varPassword, varPasswordFile)
-	if len(l.problems) > before || !l.fine(varURL, varURLFile, varUser, varPassword, varPasswordFile, varTLS) {
+	if len(l.problems) > before || !l.fine(varURL, varURLFile, varUser, varPassword, varPasswordFile) {
 		return
 	}
 	d := Database{tls: s.DBTLS, urlFile: s.DBURLFile, user: s.DBUser, passwordIn: s.DBPasswordFile}

@@ -151,6 +151,8 @@ func (l *loader) usable() map[string]string {
 		case value == "" && f.emptyOK:
 		case f.later:
 			l.problem(f.name, "is not supported by this version yet; unset it")
+		case value == "" && (f.name == varName || f.name == varURL):
+			l.problem(f.name, "is set to nothing; give it a value")
 		case value == "" && f.fallback != "":
 			l.problem(f.name, "is set to nothing; unset it to get the default %s, or give it a value", f.fallback)
 		case value == "":
@@ -248,7 +250,10 @@ func (l *loader) lease(c *Config, s settings) {
 		return
 	}
 	trust := c.TTL - c.StopGrace - c.SafetyMargin
-	if 3*c.RenewEvery > trust {
+	if trust <= 0 {
+		l.problem(varStopGrace, "(%s) and %s (%s) together leave nothing of the %s (%s); make them shorter or the TTL longer",
+			l.told(varStopGrace, c.StopGrace), varSafetyMargin, l.told(varSafetyMargin, c.SafetyMargin), varTTL, l.told(varTTL, c.TTL))
+	} else if 3*c.RenewEvery > trust {
 		l.problem(varRenewEvery, "(%s) does not fit three times into the time that a lease is trusted, which is %s: %s (%s) less %s (%s) and %s (%s); make the first shorter or the TTL longer",
 			l.told(varRenewEvery, c.RenewEvery), short(trust),
 			varTTL, l.told(varTTL, c.TTL),

@@ -52,7 +52,7 @@ func (l *loader) refuseUnknown() {
 
 // nearest returns the setting whose name is most like the given one.
 func (l *loader) nearest(name string) string {
-	name = strings.TrimPrefix(name, Prefix)
+	name = strings.ToUpper(strings.TrimPrefix(name, Prefix))
 	best, bestCost := "", 0
 	for _, f := range l.fields {
 		key := strings.TrimPrefix(f.name, Prefix)

@@ -17,8 +17,8 @@ const MaxOwnerBytes = 512
 const MaxRunBytes = 255
 
 // The decisions a caller makes. A driver returns errors that wrap at most one
-// of them; an error that wraps none leaves the outcome of the call unknown (the
-// store was not reached, or its answer was lost) and may be retried.
+// of them; an error that wraps none leaves the outcome of the call unknown (its
+// answer was lost, or did not come in time) and may be retried.
 var (
 	// ErrHeld says that somebody else has the lock. TryAcquire returns it
 	// wrapped in a [HeldError], which says who.
@@ -32,6 +32,10 @@ var (
 	// once (a deadlock, a lock wait that ran out, a certification conflict).
 	// Nothing was changed.
 	ErrAgain = errors.New("store asks to try again")
+
+	// ErrUnreachable says that there is no connection to the store, so that the
+	// call was never sent. Nothing was changed.
+	ErrUnreachable = errors.New("store was not reached")
 
 	// ErrRefused says that the store answered and will not serve us as we are
 	// (credentials, permission, unknown database). Trying again does not help.
@@ -108,15 +112,15 @@ type Store interface {
 	// new token. A live lease of the same owner is extended and returned with
 	// its old token. Errors: one that wraps [ErrHeld] (always a [*HeldError])
 	// when another owner has it; [ErrLost] when this owner had it and it was
-	// released or revoked; [ErrAgain], [ErrRefused], [ErrNoTable]; any other
-	// leaves the outcome unknown.
+	// released or revoked; [ErrAgain], [ErrUnreachable], [ErrRefused],
+	// [ErrNoTable]; any other leaves the outcome unknown.
 	TryAcquire(ctx context.Context, req Request) (Lease, error)
 
 	// Renew extends a live lease to a full TTL from now, never shorter than it
 	// was, and returns it with its age. Errors: [ErrLost], which is final, when
 	// it is not ours, released, revoked or expired (taken by another or not);
-	// [ErrAgain], [ErrRefused], [ErrNoTable]; any other leaves the outcome
-	// unknown. The lease needs Name, Owner, Token and TTL.
+	// [ErrAgain], [ErrUnreachable], [ErrRefused], [ErrNoTable]; any other
+	// leaves the outcome unknown. The lease needs Name, Owner, Token and TTL.
 	Renew(ctx context.Context, lease Lease) (Lease, error)
 
 	// Release marks the lease released: the lock is free at the later of now

@@ -48,9 +48,9 @@ var (
 	// ErrWaitedTooLong is the error of Busy when WaitTimeout has passed.
 	ErrWaitedTooLong = errors.New("waited too long")
 
-	// ErrUnreachable is the error of Failed when the store could not be reached
-	// for StartTimeout.
-	ErrUnreachable = errors.New("store could not be reached")
+	// ErrUnusable is the error of Failed when the store gave no answer on the
+	// lock for StartTimeout.
+	ErrUnusable = errors.New("store could not be used")
 
 	// ErrPublish is the error of Failed when the verdict could not be published.
 	ErrPublish = errors.New("verdict could not be published")
@@ -281,7 +281,7 @@ func (g *gate) acquire(ctx context.Context) (status Status, ok bool) {
 		if bad.count > 0 {
 			left := g.StartTimeout - (now - bad.since)
 			if left <= 0 {
-				return Status{State: Failed, Err: fmt.Errorf("%w for %s: %w", ErrUnreachable, g.StartTimeout, err)}, false
+				return Status{State: Failed, Err: fmt.Errorf("%w for %s: %w", ErrUnusable, g.StartTimeout, err)}, false
 			}
 			pause = min(pause, left)
 		}
@@ -319,8 +319,8 @@ func (g *gate) tryAcquire(ctx context.Context) (db.Lease, error) {
 	switch {
 	case err == nil:
 	case errors.Is(err, db.ErrHeld), errors.Is(err, db.ErrLost), errors.Is(err, db.ErrAgain),
-		errors.Is(err, db.ErrRefused), errors.Is(err, db.ErrNoTable):
-		// The store's word on this attempt. An earlier one may still be under way.
+		errors.Is(err, db.ErrUnreachable), errors.Is(err, db.ErrRefused), errors.Is(err, db.ErrNoTable):
+		// This attempt took nothing. An earlier one may still be under way.
 	default:
 		g.unclear, g.unclearAt = true, t0
 	}
@@ -353,7 +353,7 @@ func (g *gate) giveUp(ctx context.Context, status Status) Status {
 	case status.State == Skipped:
 		g.log.Info("lock is busy, skipping", heldAttrs(status.Held)...)
 	case status.State == Busy:
-		g.log.Error("lock is busy, giving up", append(heldAttrs(status.Held), "err", status.Err)...)
+		g.log.Error("lock is busy, giving up", append(heldAttrs(status.Held), "waited", waited(status.Err, g.WaitTimeout))...)
 	default:
 		g.log.Error("no lock", "err", status.Err)
 	}
@@ -571,7 +571,7 @@ func (r *renewer) retry(err error) {
 		pause = min(pause, max((r.hold.stopAt-now)/4, minPause))
 	}
 	r.next = now + pause
-	if r.trouble.worthSaying(now, err) {
+	if r.lost == nil && r.trouble.worthSaying(now, err) {
 		r.log.Warn("renewal went wrong, trying again", "token", r.hold.lease.Token,
 			"err", err, "attempt", r.failures, "wait", rounded(pause), "trusted_for", rounded(r.hold.stopAt-now))
 	}
@@ -700,8 +700,16 @@ func heldAttrs(h *db.HeldError) []any {
 	return []any{
 		"holder", h.Owner, "held_for", rounded(h.Age),
 		"since", time.Now().Add(-h.Age).Format(time.RFC3339),
-		"free_in", rounded(h.Remaining),
+		"lease_left", rounded(h.Remaining),
 	}
+}
+
+// waited is how long an attempt that was given up has waited.
+func waited(err error, timeout time.Duration) time.Duration {
+	if errors.Is(err, ErrWaitedTooLong) {
+		return timeout
+	}
+	return 0
 }
 
 // rounded is a duration as people want to read it.

@@ -290,7 +290,7 @@ func TestRun(t *testing.T) {
 			r.hooks.Before = func(context.Context, memory.Call) error { return errNet }
 			status := r.run(t.Context(), never(t))
 			_, at := r.first(gate.Failed)
-			if !errors.Is(status.Err, gate.ErrUnreachable) || !errors.Is(status.Err, errNet) || at != 30*time.Second {
+			if !errors.Is(status.Err, gate.ErrUnusable) || !errors.Is(status.Err, errNet) || at != 30*time.Second {
 				t.Errorf("Run = %+v after %s; want unreachable after 30s", status, at)
 			}
 		}},
@@ -403,6 +403,19 @@ func TestRun(t *testing.T) {
 			late.wait()
 			if row := r.row(); !row.Released {
 				t.Errorf("row %+v; want it free", row)
+			}
+		}},
+		{"an attempt that never reached the store has nothing to undo", func(t *testing.T, r *rig) {
+			r.cfg.StartTimeout = 3 * time.Second
+			r.hooks.Before = func(_ context.Context, c memory.Call) error {
+				if c.Op == memory.Release {
+					t.Error("an undo was tried")
+				}
+				return db.ErrUnreachable
+			}
+			status := r.run(t.Context(), never(t))
+			if took := time.Since(r.began); status.State != gate.Failed || took != 3*time.Second {
+				t.Errorf("Run = %+v after %s; want failed after 3s", status, took)
 			}
 		}},
 		{"an attempt that nobody waits for any more takes nothing", func(t *testing.T, r *rig) {

@@ -335,7 +335,7 @@ func undo(req db.Request) db.Lease {
 // decisions counts the sentinels that err wraps.
 func decisions(err error) int {
 	n := 0
-	for _, sentinel := range []error{db.ErrHeld, db.ErrLost, db.ErrAgain, db.ErrRefused, db.ErrNoTable} {
+	for _, sentinel := range []error{db.ErrHeld, db.ErrLost, db.ErrAgain, db.ErrUnreachable, db.ErrRefused, db.ErrNoTable} {
 		if errors.Is(err, sentinel) {
 			n++
 		}

@@ -126,6 +126,15 @@ func (s *Store) translate(ctx context.Context, err error) error {
 	return err
 }
 
+// notSent says of the error of a connection that could not be made that nothing
+// was sent, unless the server has answered something that decides.
+func notSent(err error) error {
+	if errors.Is(err, db.ErrRefused) || errors.Is(err, db.ErrAgain) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", db.ErrUnreachable, err)
+}
+
 // noTable says that the table is missing, why, and how it is made.
 func (s *Store) noTable(why error) error {
 	return fmt.Errorf("%w: %w; create it with\n%s", db.ErrNoTable, why, s.sql.create)

@@ -13,7 +13,7 @@ import (
 	"github.com/lockgate/lockgate/internal/testserver"
 )
 
-var sentinels = []error{db.ErrHeld, db.ErrLost, db.ErrAgain, db.ErrRefused, db.ErrNoTable}
+var sentinels = []error{db.ErrHeld, db.ErrLost, db.ErrAgain, db.ErrUnreachable, db.ErrRefused, db.ErrNoTable}
 
 // isOnly reports whether err wraps want and no other decision; a want of nil
 // asks for an error that decides nothing.
@@ -25,6 +25,10 @@ func isOnly(err, want error) bool {
 	}
 	return err != nil
 }
+
+// decidesNothing reports whether the lease may still be ours after err: the
+// statement may not have been sent, or its outcome is unknown.
+func decidesNothing(err error) bool { return isOnly(err, nil) || isOnly(err, db.ErrUnreachable) }
 
 func TestErrorsAreReadByTheirNumber(t *testing.T) {
 	tests := []struct {
@@ -176,7 +180,7 @@ func TestErrorOfTheTargetIsTheCalls(t *testing.T) {
 		return p.target, nil
 	}
 	store := open(t, options)
-	if _, err := store.TryAcquire(t.Context(), ask("job", "a")); !isOnly(err, nil) || !errors.Is(err, missing) {
+	if _, err := store.TryAcquire(t.Context(), ask("job", "a")); !isOnly(err, db.ErrUnreachable) || !errors.Is(err, missing) {
 		t.Errorf("TryAcquire = %v; want %v", err, missing)
 	}
 	fail = false

@@ -30,7 +30,7 @@ func TestLeaseOutlivesARestartAndACrash(t *testing.T) {
 		if err := stop(); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := store.Renew(t.Context(), lease); !isOnly(err, nil) {
+		if _, err := store.Renew(t.Context(), lease); !decidesNothing(err) {
 			t.Errorf("Renew on a server that is %s = %v; want an error that decides nothing", what, err)
 		}
 		if err := server.Start(t.Context()); err != nil {
@@ -73,7 +73,7 @@ func TestFrozenServerBlocksNoCallPastItsLimit(t *testing.T) {
 		"Renew with little time": contextErr, "Renew": limitErr, "Renew on a new connection": againErr,
 		"Renew on the first connection": freshErr, "Release": releaseErr,
 	} {
-		if !isOnly(err, nil) || !errors.Is(err, context.DeadlineExceeded) {
+		if !decidesNothing(err) || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%s on a frozen server = %v; want a deadline", call, err)
 		}
 	}

@@ -402,7 +402,7 @@ func (s *Store) exec(ctx context.Context, then afterwards, statement string, arg
 func (s *Store) with(ctx context.Context, then afterwards, statement func(*sql.Conn) error) error {
 	conn, err := s.db.Conn(ctx)
 	if err != nil {
-		return s.translate(ctx, err)
+		return notSent(s.translate(ctx, err))
 	}
 	err = statement(conn)
 	if spoilsConnection(err) || (s.closeAfter && then == giveBack) {

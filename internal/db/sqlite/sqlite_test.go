@@ -141,7 +141,7 @@ func wantUndecided(t *testing.T, what string, err error) {
 	if err == nil {
 		t.Fatalf("%s = nil; want an error", what)
 	}
-	for _, sentinel := range []error{db.ErrHeld, db.ErrLost, db.ErrAgain, db.ErrRefused, db.ErrNoTable} {
+	for _, sentinel := range []error{db.ErrHeld, db.ErrLost, db.ErrAgain, db.ErrUnreachable, db.ErrRefused, db.ErrNoTable} {
 		if errors.Is(err, sentinel) {
 			t.Errorf("%s = %v; want an error that decides nothing", what, err)
 		}
