@@ -133,11 +133,11 @@ func TestTheLockIsHeldFromTheVerdictUntilMainIsGone(t *testing.T) {
 	r.wantFree()
 	r.wantCalls(memory.TryAcquire, "n", 1)
 	r.wantCalls(memory.Release, "n", 1)
+	s.cancel()
+	s.wantEnd(nil)
 	if got, want := s.states(), []gate.State{gate.Waiting, gate.Acquired, gate.Releasing, gate.Released}; !slices.Equal(got, want) {
 		t.Errorf("published %v; want %v", got, want)
 	}
-	s.cancel()
-	s.wantEnd(nil)
 	mu.Lock()
 	defer mu.Unlock()
 	for state, want := range map[gate.State]moment{
