@@ -27,7 +27,8 @@ usage:
   lockgate run -- CMD [ARG...]    take the lock, run CMD, release
   lockgate sidecar                hold the lock for a main in another container
   lockgate exec -- CMD [ARG...]   run CMD, in main's container, under the sidecar's lock
-  lockgate check [--verdict]      exit 0 only while the lock is held (for probes and scripts)
+  lockgate check                  exit 0 only while the lock is held (for probes and scripts)
+  lockgate check --verdict        exit 0 as soon as there is an answer, whatever it is
   lockgate version                print the version
 
 Settings are environment variables. These are needed, by run and sidecar:
@@ -77,6 +78,9 @@ func (p *program) run() int {
 	if len(p.args) == 0 {
 		return p.wrongUsage("which command?")
 	}
+	if len(p.args) > 1 && isHelp(p.args[1]) {
+		return p.print(nil, usage)
+	}
 	switch name, args := p.args[0], p.args[1:]; name {
 	case "run":
 		return p.runRun(args)
@@ -89,13 +93,15 @@ func (p *program) run() int {
 	case "version", "--version":
 		return p.print(args, "lockgate "+version+"\n")
 	case "help", "--help", "-h":
-		return p.print(args, usage)
+		return p.print(nil, usage)
 	case "init", "install", "status", "unlock", "migrate", "config":
 		return p.wrongUsage("the command %q is not in this version yet", name)
 	default:
 		return p.wrongUsage("there is no command %q", name)
 	}
 }
+
+func isHelp(arg string) bool { return arg == "--help" || arg == "-h" }
 
 func (p *program) print(args []string, text string) int {
 	if len(args) > 0 {

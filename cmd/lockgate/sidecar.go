@@ -34,7 +34,8 @@ func (p *program) runSidecar(args []string) int {
 	}
 	lock, err := dir.LockHolder()
 	if errors.Is(err, gatedir.ErrTaken) {
-		err = errors.New("another lockgate sidecar uses it")
+		p.say("LOCKGATE_DIR: another lockgate sidecar uses %s; stop it, or give each a directory of its own", dir.Path())
+		return gatedir.CodeConfig
 	}
 	if err != nil {
 		return p.wrongDir(err)
@@ -86,7 +87,7 @@ func (p *program) runSidecar(args []string) int {
 		Log:         log,
 	})
 	defer func() { _ = h.Close() }()
-	log.Debug("waiting for main to ask for the lock", "dir", dir.Path())
+	log.Info("ready, waiting for lockgate exec to ask for the lock", "dir", dir.Path())
 	err = h.Sidecar(ctx)
 	switch {
 	case errors.Is(err, holder.ErrNoMain):

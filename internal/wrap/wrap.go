@@ -80,7 +80,7 @@ func Run(cfg Config) int {
 		if errors.Is(err, gatedir.ErrTaken) {
 			err = fmt.Errorf("another lockgate exec, or something it started, still runs in %s", cfg.Dir.Path())
 		}
-		w.Log.Error("cannot ask for the lock", "err", err)
+		w.Log.Error("cannot ask for the lock", "err", err, "setting", "LOCKGATE_DIR")
 		return gatedir.CodeConfig
 	}
 	defer func() { _ = lock.Close() }()
@@ -89,9 +89,15 @@ func Run(cfg Config) int {
 	defer w.watch.Close()
 	w.request = gatedir.Request{Nonce: cfg.Nonce, Boot: cfg.Boot, Pod: cfg.Pod}
 	if err := cfg.Dir.WriteRequest(w.request); err != nil {
-		w.Log.Error("cannot ask for the lock", "err", err)
+		w.Log.Error("cannot ask for the lock; sidecar and main must both be able to write the directory",
+			"err", err, "setting", "LOCKGATE_DIR")
 		return gatedir.CodeConfig
 	}
+	level := slog.LevelInfo
+	if cfg.Quiet {
+		level = slog.LevelDebug
+	}
+	w.Log.Log(context.Background(), level, "asking the sidecar for the lock", "dir", cfg.Dir.Path())
 	code, ok := w.wait()
 	if ok {
 		code = w.run()
@@ -389,7 +395,11 @@ func (s *supervisor) kill() {
 }
 
 func (s *supervisor) ended() {
-	s.Log.Debug("the command has ended", "code", s.p.ExitCode())
+	level := slog.LevelInfo
+	if s.p.ExitCode() == 0 {
+		level = slog.LevelDebug // as everybody expects
+	}
+	s.Log.Log(context.Background(), level, "the command has ended", "lock", s.state.Lock, "code", s.p.ExitCode())
 }
 
 // sweep stops what CMD left behind.

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/go-sql-driver/mysql"
 
@@ -137,7 +138,8 @@ func notSent(err error) error {
 
 // noTable says that the table is missing, why, and how it is made.
 func (s *Store) noTable(why error) error {
-	return fmt.Errorf("%w: %w; create it with\n%s", db.ErrNoTable, why, s.sql.create)
+	// On one line: a log would write line breaks as \n, and nobody could paste it.
+	return fmt.Errorf("%w: %w; create it with: %s", db.ErrNoTable, why, strings.Join(strings.Fields(s.sql.create), " "))
 }
 
 // isNumber reports whether the server answered with the error of that number.

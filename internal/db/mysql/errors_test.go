@@ -235,6 +235,7 @@ func TestMissingTable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	paste := strings.Join(strings.Fields(ddl), " ")
 	lease := db.Lease{Name: "job", Owner: "a", Token: 1, TTL: long}
 	for who, store := range stores {
 		_, acquireErr := store.TryAcquire(t.Context(), ask("job", "a"))
@@ -244,8 +245,8 @@ func TestMissingTable(t *testing.T) {
 			"TryAcquire": acquireErr, "Renew": renewErr, "Release": store.Release(t.Context(), lease, 0),
 			"Revoke": store.Revoke(t.Context(), "job", 1, false), "List": listErr,
 		} {
-			if !isOnly(err, db.ErrNoTable) || !strings.Contains(err.Error(), ddl) {
-				t.Errorf("%s of one %s = %v; want ErrNoTable and the DDL", call, who, err)
+			if !isOnly(err, db.ErrNoTable) || !strings.HasSuffix(err.Error(), paste) {
+				t.Errorf("%s of one %s = %v; want ErrNoTable and the DDL, ready to paste", call, who, err)
 			}
 		}
 	}
