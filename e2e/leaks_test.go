@@ -85,7 +85,7 @@ func TestNoConnectionIsLeftOnTheServer(t *testing.T) {
 		wantNone("a long command", g)
 
 		at = newStage(t)
-		g = startGated(t, how, b.past(nil), at.puppet("-linger", "1s")...) // renews all the time
+		g = startGated(t, how, b.past(settings{"TTL": "1m"}), at.puppet("-linger", "1s")...) // renews all the time
 		tokenIn(t, at.witness())
 		if n := lives(); n > 1 {
 			t.Errorf("a holder has %d connections; want 1", n)
@@ -321,7 +321,7 @@ func TestNoPrivateDirectoryOfRunIsLeft(t *testing.T) {
 		{"killed while CMD runs", free.with(settings{"NAME": "e"}), "exec sleep 1000", func(t *testing.T, p *proc) {
 			p.awaitOutput("lock is held, starting the command")
 			half := children(p.pid())[0]
-			p.signal(syscall.SIGKILL)
+			p.kill() // the other half looks whether this one has ended, when it ends itself
 			must(t, syscall.Kill(half, syscall.SIGTERM))
 			await(t, "the other half has ended", func() bool { return len(marked(p.mark)) == 0 })
 		}, 137},

@@ -55,12 +55,17 @@ func unread(t *testing.T) (w *os.File, fill func()) {
 	return w, func() {
 		t.Helper()
 		// Opened anew, so that the others' writes still wait.
-		again, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", w.Fd()), os.O_WRONLY|syscall.O_NONBLOCK, 0)
+		again, err := syscall.Open(fmt.Sprintf("/proc/self/fd/%d", w.Fd()), syscall.O_WRONLY|syscall.O_NONBLOCK|syscall.O_CLOEXEC, 0)
 		must(t, err)
-		defer func() { _ = again.Close() }()
-		must(t, again.SetWriteDeadline(time.Now().Add(50*time.Millisecond)))
-		if n, err := again.Write(make([]byte, 4<<20)); !errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Fatalf("a pipe took %d bytes, %v; want it full", n, err)
+		defer func() { _ = syscall.Close(again) }()
+		for block := make([]byte, 64<<10); len(block) > 0; {
+			_, err := syscall.Write(again, block)
+			switch {
+			case errors.Is(err, syscall.EAGAIN):
+				block = block[:len(block)/2] // down to the last byte
+			case err != nil && !errors.Is(err, syscall.EINTR):
+				t.Fatal(err)
+			}
 		}
 	}
 }
@@ -121,9 +126,9 @@ func TestLogsThatNobodyTakesDoNotStopRenewals(t *testing.T) {
 		for _, how := range []way{byRun, bySidecar} {
 			t.Run(to.name+", "+string(how), func(t *testing.T) {
 				t.Parallel()
-				const wanted = 14 // at 700 ms each: more than twice the TTL of 4 s
+				const ttl, wanted = 6 * time.Second, 20 // at some 670 ms each: more than twice the TTL
 				b, at := newBench(t, mariadb(t)), newStage(t)
-				g := startDeaf(t, how, b.via(nil), to, at.puppet("-exit", "7")...)
+				g := startDeaf(t, how, b.via(settings{"TTL": ttl.String()}), to, at.puppet("-exit", "7")...)
 				token := tokenIn(t, at.witness())
 				g.close()
 				began := time.Now()
@@ -143,9 +148,9 @@ func TestLogsThatNobodyTakesDoNotStopRenewals(t *testing.T) {
 					g.holder.signal(syscall.SIGTERM)
 					g.holder.wantExit(0)
 				}
-				t.Logf("%d renewals in %s, %.1f times the TTL; released; exit codes passed on", renewed, held.Round(time.Millisecond), held.Seconds()/4)
-				if renewed < wanted || held < 8*time.Second {
-					t.Errorf("%d renewals in %s; want %d in more than 8s", renewed, held, wanted)
+				t.Logf("%d renewals in %s, %.1f times the TTL; released; exit codes passed on", renewed, held.Round(time.Millisecond), held.Seconds()/ttl.Seconds())
+				if renewed < wanted || held < 2*ttl {
+					t.Errorf("%d renewals in %s; want %d in more than %s", renewed, held, wanted, 2*ttl)
 				}
 			})
 		}
@@ -154,7 +159,10 @@ func TestLogsThatNobodyTakesDoNotStopRenewals(t *testing.T) {
 
 func TestLogsThatNobodyTakesDoNotDelayAStop(t *testing.T) {
 	t.Parallel()
-	const times = 3
+	const times = 2
+	// A margin that a busy machine does not use up: the question is not whether
+	// a stop takes milliseconds, but whether it waits for a reader.
+	lease := settings{"TTL": "7s", "SAFETY_MARGIN": "3500ms"}
 	for _, to := range drains() {
 		for _, how := range []way{byRun, bySidecar} {
 			t.Run(to.name+", "+string(how), func(t *testing.T) {
@@ -170,7 +178,7 @@ func TestLogsThatNobodyTakesDoNotDelayAStop(t *testing.T) {
 				var games []game
 				for range times {
 					g := game{b: newBench(t, mariadb(t)), dir: t.TempDir(), at: newStage(t), next: newStage(t)}
-					g.a = startDeaf(t, how, g.b.via(nil), to, g.at.puppet("-stubborn", "-beat", g.at.beat(),
+					g.a = startDeaf(t, how, g.b.via(lease), to, g.at.puppet("-stubborn", "-beat", g.at.beat(),
 						"-stubborn-grandchild", "-grandchild", filepath.Join(g.dir, "grandchild"))...)
 					games = append(games, g)
 				}
@@ -232,7 +240,7 @@ func TestAReaderOfTheLogThatGoesEndsNothing(t *testing.T) {
 				t.Cleanup(func() { _, _ = r.Close(), w.Close() })
 				return w, func() { must(t, r.Close()) }
 			}}
-			g := startDeaf(t, how, b.via(nil), to, at.puppet("-exit", "7")...)
+			g := startDeaf(t, how, b.via(settings{"TTL": "30s"}), to, at.puppet("-exit", "7")...)
 			token := tokenIn(t, at.witness())
 			g.close()
 			// Trouble makes it log: the server is away for a moment.
