@@ -118,41 +118,60 @@ func (d deaf) close() {
 	}
 }
 
+// forEachDrain calls start for each kind of drain and each way. What it starts
+// runs at the same time: these tests only wait.
+func forEachDrain[T any](start func(name string, to drain, how way) T) []T {
+	var all []T
+	for _, to := range drains() {
+		for _, how := range []way{byRun, bySidecar} {
+			all = append(all, start(to.name+", "+string(how), to, how))
+		}
+	}
+	return all
+}
+
 // Nobody takes what is logged, and the lock lives on for longer than its TTL;
 // then everything ends as if somebody had.
 func TestLogsThatNobodyTakesDoNotStopRenewals(t *testing.T) {
 	t.Parallel()
-	for _, to := range drains() {
-		for _, how := range []way{byRun, bySidecar} {
-			t.Run(to.name+", "+string(how), func(t *testing.T) {
-				t.Parallel()
-				const ttl, wanted = 6 * time.Second, 20 // at some 670 ms each: more than twice the TTL
-				b, at := newBench(t, mariadb(t)), newStage(t)
-				g := startDeaf(t, how, b.via(settings{"TTL": ttl.String()}), to, at.puppet("-exit", "7")...)
-				token := tokenIn(t, at.witness())
-				g.close()
-				began := time.Now()
-				b.awaitStatements(renews, wanted)
-				held := time.Since(began)
-				if r, ok := b.row(); !ok || !r.held() || r.token != token {
-					t.Errorf("the row is %+v; want it held with token %d", r, token)
-				}
-				renewed := b.changed(renews)
-
-				touch(t, at.curtain())
-				g.main.wantExit(7)
-				if r := b.awaitFree(); r.token != token {
-					t.Errorf("token %d was released; want %d", r.token, token)
-				}
-				if g.holder != g.main {
-					g.holder.signal(syscall.SIGTERM)
-					g.holder.wantExit(0)
-				}
-				t.Logf("%d renewals in %s, %.1f times the TTL; released; exit codes passed on", renewed, held.Round(time.Millisecond), held.Seconds()/ttl.Seconds())
-				if renewed < wanted || held < 2*ttl {
-					t.Errorf("%d renewals in %s; want %d in more than %s", renewed, held, wanted, 2*ttl)
-				}
-			})
+	const ttl, wanted = 6 * time.Second, 20 // at some 670 ms each: more than twice the TTL
+	type hold struct {
+		name  string
+		b     *bench
+		at    stage
+		g     deaf
+		token uint64
+		began time.Time
+	}
+	holds := forEachDrain(func(name string, to drain, how way) *hold {
+		h := &hold{name: name, b: newBench(t, mariadb(t)), at: newStage(t)}
+		h.g = startDeaf(t, how, h.b.via(settings{"TTL": ttl.String()}), to, h.at.puppet("-exit", "7")...)
+		return h
+	})
+	for _, h := range holds {
+		h.token = tokenIn(t, h.at.witness())
+		h.began = time.Now()
+		h.g.close()
+	}
+	for _, h := range holds {
+		must(t, h.b.way.AwaitAnswered(inTime(t), renews, wanted))
+		held, renewed := time.Since(h.began), h.b.changed(renews)
+		if r, ok := h.b.row(); !ok || !r.held() || r.token != h.token {
+			t.Errorf("%s: the row is %+v; want it held with token %d", h.name, r, h.token)
+		}
+		touch(t, h.at.curtain())
+		h.g.main.wantExit(7)
+		if r := h.b.awaitFree(); r.token != h.token {
+			t.Errorf("%s: token %d was released; want %d", h.name, r.token, h.token)
+		}
+		if h.g.holder != h.g.main {
+			h.g.holder.signal(syscall.SIGTERM)
+			h.g.holder.wantExit(0)
+		}
+		t.Logf("%s: %d renewals in %s, %.1f times the TTL; released; CMD's exit code passed on",
+			h.name, renewed, held.Round(time.Millisecond), held.Seconds()/ttl.Seconds())
+		if renewed < wanted || held < 2*ttl {
+			t.Errorf("%s: %d renewals in %s; want %d in more than %s", h.name, renewed, held, wanted, 2*ttl)
 		}
 	}
 }
@@ -163,57 +182,57 @@ func TestLogsThatNobodyTakesDoNotDelayAStop(t *testing.T) {
 	// A margin that a busy machine does not use up: the question is not whether
 	// a stop takes milliseconds, but whether it waits for a reader.
 	lease := settings{"TTL": "7s", "SAFETY_MARGIN": "3500ms"}
-	for _, to := range drains() {
-		for _, how := range []way{byRun, bySidecar} {
-			t.Run(to.name+", "+string(how), func(t *testing.T) {
-				t.Parallel()
-				type game struct {
-					b    *bench
-					a    deaf
-					b2   *proc
-					dir  string
-					at   stage
-					next stage
-				}
-				var games []game
-				for range times {
-					g := game{b: newBench(t, mariadb(t)), dir: t.TempDir(), at: newStage(t), next: newStage(t)}
-					g.a = startDeaf(t, how, g.b.via(lease), to, g.at.puppet("-stubborn", "-beat", g.at.beat(),
-						"-stubborn-grandchild", "-grandchild", filepath.Join(g.dir, "grandchild"))...)
-					games = append(games, g)
-				}
-				for i := range games {
-					g := &games[i]
-					tokenIn(t, g.at.witness())
-					awaitFile(t, filepath.Join(g.dir, "grandchild"))
-					g.a.close()
-					g.b2 = g.next.run(t, g.b.past(settings{"ON_BUSY": "wait"}).with(calm()))
-					g.b2.awaitOutput("waiting for the lock")
-					g.b.awaitStatements(renews, 1)
-					must(t, g.b.way.SetMode(testserver.Blackhole))
-				}
-				var all gaps
-				for _, g := range games {
-					tokenIn(t, g.next.witness())
-					acquired := g.b.acquiredAt()
-					g.a.main.wantExit(76)
-					last := lastBeat(t, g.at.beat())
-					if grandchild := lastBeat(t, filepath.Join(g.dir, "grandchild")); grandchild.After(last) {
-						last = grandchild
-					}
-					all = append(all, acquired.Sub(last))
-					touch(t, g.next.curtain())
-					g.b2.wantExit(0)
-					if g.a.holder != g.a.main {
-						g.a.holder.signal(syscall.SIGTERM)
-						g.a.holder.wantExit(0)
-					}
-				}
-				all.wantPositive(t)
-			})
+	type game struct {
+		name     string
+		b        *bench
+		at, next stage
+		first    deaf
+		second   *proc
+	}
+	var games []*game
+	for range times {
+		games = append(games, forEachDrain(func(name string, to drain, how way) *game {
+			g := &game{name: name, b: newBench(t, mariadb(t)), at: newStage(t), next: newStage(t)}
+			g.first = startDeaf(t, how, g.b.via(lease), to, g.at.puppet("-stubborn", "-beat", g.at.beat(),
+				"-stubborn-grandchild", "-grandchild", g.at.grandchild())...)
+			return g
+		})...)
+	}
+	for _, g := range games {
+		tokenIn(t, g.at.witness())
+		awaitFile(t, g.at.grandchild())
+		g.first.close()
+		g.second = g.next.run(t, g.b.past(settings{"ON_BUSY": "wait"}).with(calm()))
+	}
+	for _, g := range games {
+		g.second.awaitOutput("waiting for the lock")
+		must(t, g.b.way.AwaitAnswered(inTime(t), renews, 1))
+		must(t, g.b.way.SetMode(testserver.Blackhole))
+	}
+	var all gaps
+	for _, g := range games {
+		tokenIn(t, g.next.witness())
+		acquired := g.b.acquiredAt()
+		g.first.main.wantExit(76)
+		last := lastBeat(t, g.at.beat())
+		if grandchild := lastBeat(t, g.at.grandchild()); grandchild.After(last) {
+			last = grandchild
+		}
+		all = append(all, acquired.Sub(last))
+		if !acquired.After(last) {
+			t.Errorf("%s: A lived for %s after B had acquired", g.name, last.Sub(acquired))
+		}
+		touch(t, g.next.curtain())
+		g.second.wantExit(0)
+		if g.first.holder != g.first.main {
+			g.first.holder.signal(syscall.SIGTERM)
+			g.first.holder.wantExit(0)
 		}
 	}
+	all.wantPositive(t)
 }
+
+func (s stage) grandchild() string { return filepath.Join(s.dir, "grandchild") }
 
 // acquiredAt is when the lock was acquired, by the server's clock, which is the
 // puppets' as well.
