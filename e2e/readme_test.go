@@ -23,29 +23,25 @@ func readme(t *testing.T, replace ...string) string {
 	return strings.NewReplacer(replace...).Replace(string(text))
 }
 
-// commands returns the indented lines of a text that have all these words,
-// without what is said about them.
-func commands(t *testing.T, text string, n int, words ...string) []string {
+// command returns the one indented line of a text that has these words, without
+// what is said about it.
+func command(t *testing.T, text, words string) string {
 	t.Helper()
 	var found []string
 	for line := range strings.Lines(text) {
-		command, ok := strings.CutPrefix(line, "    ")
-		for _, w := range words {
-			ok = ok && strings.Contains(command, w)
-		}
-		if ok {
+		if command, ok := strings.CutPrefix(line, "    "); ok && strings.Contains(command, words) {
 			command, _, _ = strings.Cut(command, "   #")
 			found = append(found, strings.TrimSpace(command))
 		}
 	}
-	if len(found) != n {
-		t.Fatalf("the README has the commands %q with %q; want %d", found, words, n)
+	if len(found) != 1 {
+		t.Fatalf("the README has the commands %q with %q; want one", found, words)
 	}
-	return found
+	return found[0]
 }
 
-// sqlIn returns the SQL of a text that has a word.
-func sqlIn(t *testing.T, text string, n int, word string) []string {
+// sqlIn returns the one SQL statement of a text that has a word.
+func sqlIn(t *testing.T, text, word string) string {
 	t.Helper()
 	var found []string
 	for _, block := range regexp.MustCompile("(?s)```sql\n(.*?);?\n```").FindAllStringSubmatch(text, -1) {
@@ -53,10 +49,10 @@ func sqlIn(t *testing.T, text string, n int, word string) []string {
 			found = append(found, strings.TrimSuffix(block[1], ";"))
 		}
 	}
-	if len(found) != n {
-		t.Fatalf("the README has the statements %q with %s; want %d", found, word, n)
+	if len(found) != 1 {
+		t.Fatalf("the README has the statements %q with %s; want one", found, word)
 	}
-	return found
+	return found[0]
 }
 
 // shell starts a line of the README in a folder.
@@ -90,7 +86,7 @@ func TestTheReadmesRunOnTwoMachines(t *testing.T) {
 	url := database(t)
 	schema := url[strings.LastIndexByte(url, '/')+1:]
 	text := readme(t, "bin/lockgate", built.lockgate, "mysql://user:password@db.example/jobs", url, "lockgate_locks", schema+".lockgate_locks")
-	run := commands(t, text, 1, built.lockgate+" run")[0]
+	run := command(t, text, built.lockgate+" run")
 	folder, ran, over := jobFolder(t)
 
 	one := shell(t, folder, run)
@@ -102,7 +98,7 @@ func TestTheReadmesRunOnTwoMachines(t *testing.T) {
 	// Who holds what.
 	var name, owner, token, acquired, renewed, expires string
 	var free int
-	must(t, mariadb(t).Admin().QueryRowContext(inTime(t), sqlIn(t, text, 1, "SELECT")[0]).
+	must(t, mariadb(t).Admin().QueryRowContext(inTime(t), sqlIn(t, text, "SELECT")).
 		Scan(&name, &owner, &token, &acquired, &renewed, &expires, &free))
 	if name != "nightly" || free < 60 || !strings.Contains(two.said(), owner) {
 		t.Errorf("the README's SELECT says %q is held by %q for %d seconds; want nightly, the holder that was named, and more than 60", name, owner, free)
@@ -119,9 +115,9 @@ func TestTheReadmesSidecarAndExec(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	text := readme(t, "bin/lockgate", built.lockgate, "/tmp/gate", filepath.Join(dir, "gate"), "/tmp/locks.db", filepath.Join(dir, "locks.db"))
-	export := commands(t, text, 1, "export LOCKGATE_DIR=")[0]
-	sidecarLine := commands(t, text, 1, built.lockgate+" sidecar")[0]
-	execLine := commands(t, text, 1, built.lockgate+" exec")[0]
+	export := command(t, text, "export LOCKGATE_DIR=")
+	sidecarLine := command(t, text, built.lockgate+" sidecar")
+	execLine := command(t, text, built.lockgate+" exec")
 	folder, ran, over := jobFolder(t)
 
 	holder := shell(t, folder, export+"; "+sidecarLine)
@@ -154,7 +150,7 @@ func TestTheReadmesWayToTakeALockFromItsHolder(t *testing.T) {
 	p := startRun(t, short(url).with(settings{"TTL": "1m"}), at.puppet()...)
 	token := tokenIn(t, at.witness())
 	text := readme(t, "lockgate_locks", schema+".lockgate_locks", "1796058717057", fmt.Sprint(token))
-	revoke := sqlIn(t, text, 1, "SET revoked_at")[0]
+	revoke := sqlIn(t, text, "SET revoked_at")
 	mariadb(t).Exec(t, revoke)
 	p.wantExit(76)
 	start(t, short(url).with(settings{"ON_BUSY": "fail"}), "run", "--", "true").wantExit(0)
@@ -170,8 +166,8 @@ func TestTheReadmesWayToTakeALockFromItsHolder(t *testing.T) {
 	if !strings.Contains(text, "`"+free+"`") {
 		t.Fatalf("the README does not speak of %s any more", free)
 	}
-	where := revoke[strings.Index(revoke, "WHERE"):]
-	where = where[:strings.Index(where, " AND")]
-	mariadb(t).Exec(t, "UPDATE "+schema+".lockgate_locks "+free+" "+where)
+	_, where, _ := strings.Cut(revoke, "WHERE")
+	where, _, _ = strings.Cut(where, " AND")
+	mariadb(t).Exec(t, "UPDATE "+schema+".lockgate_locks "+free+" WHERE"+where)
 	start(t, short(url).with(settings{"ON_BUSY": "fail"}), "run", "--", "true").wantExit(0)
 }

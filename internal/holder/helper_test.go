@@ -298,7 +298,7 @@ func (r *rig) done(nonce string) {
 
 // obstruct makes it impossible, for any user, to publish a file, and returns how
 // to make it possible again.
-func (r *rig) obstruct(file string) (clear func()) {
+func (r *rig) obstruct(file string) (undo func()) {
 	r.t.Helper()
 	path := filepath.Join(r.dir.Path(), file)
 	if err := os.MkdirAll(filepath.Join(path, "full"), 0o755); err != nil {

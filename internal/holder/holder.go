@@ -336,8 +336,8 @@ func (s *served) resume(cfg *gate.Config) {
 	}
 }
 
-// publish writes what the gate says to the files. The file "acquired" comes
-// after the state and goes before anything else.
+// publish writes what the gate says to the files. The file "acquired" goes before
+// anything else.
 func (s *served) publish(status gate.Status) error {
 	err := s.write(status)
 	if err == nil && s.Observe != nil {
@@ -347,30 +347,40 @@ func (s *served) publish(status gate.Status) error {
 }
 
 func (s *served) write(status gate.Status) error {
-	var unmarked error
-	if status.State != gate.Acquired {
-		unmarked = s.Dir.Unmark()
-		s.marked = false
+	if status.State == gate.Acquired {
+		return s.writeAcquired(status)
 	}
+	unmarked := s.Dir.Unmark()
+	s.marked = false
 	if status.State == gate.Releasing {
 		return unmarked
 	}
 	if err := s.Dir.WriteState(s.state(status)); err != nil {
 		return errors.Join(unmarked, err)
 	}
-	switch {
-	case status.State == gate.Acquired && !s.marked:
-		err := s.Dir.MarkAcquired(status.Lease.Token)
-		s.marked = err == nil
-		if err != nil {
-			// The verdict is out and main may run on it: it is not taken back
-			// because scripts cannot be told. The next renewal tries again.
-			s.Log.Warn("scripts cannot be told that the lock is held", "err", err)
-		}
-	case status.State == gate.Skipped:
+	if status.State == gate.Skipped {
 		return errors.Join(unmarked, s.Dir.MarkSkipped(reason(status)))
 	}
 	return unmarked
+}
+
+// writeAcquired marks before it publishes: CMD may start the moment after, and
+// find its way by the file.
+func (s *served) writeAcquired(status gate.Status) error {
+	fresh := !s.marked
+	if fresh {
+		if err := s.Dir.MarkAcquired(status.Lease.Token); err != nil {
+			// Main may run all the same. The next renewal tries again.
+			s.Log.Warn("scripts cannot be told that the lock is held", "err", err)
+		}
+		s.marked = s.Dir.IsMarkedAcquired()
+	}
+	err := s.Dir.WriteState(s.state(status))
+	if err != nil && fresh {
+		s.marked = false
+		return errors.Join(err, s.Dir.Unmark())
+	}
+	return err
 }
 
 func (s *served) state(status gate.Status) gatedir.State {
