@@ -7,7 +7,9 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -48,8 +50,9 @@ type program struct {
 	signals <-chan os.Signal
 }
 
-// handled are the signals that lockgate acts on. A signal that was ignored when
-// we started, as nohup does it, stays ignored, for us and for CMD.
+// handled are the signals that lockgate acts on. SIGHUP and SIGINT stay ignored,
+// for us and for CMD, if they were when we started, as nohup does it; of the
+// others Go cannot tell.
 func handled() []os.Signal {
 	all := []os.Signal{
 		syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT,
@@ -73,6 +76,29 @@ func surviveBrokenPipes() {
 	}
 }
 
+// spareThreads are threads that exist from the start. Go ends the whole program
+// when it needs another one and gets none, because a job has used up the limit
+// on processes; and it keeps those that it has.
+const spareThreads = 12
+
+// reserveThreads has the runtime make them: a goroutine that is locked to its
+// thread has one of its own.
+func reserveThreads() {
+	var ready sync.WaitGroup
+	release := make(chan struct{})
+	ready.Add(spareThreads)
+	for range spareThreads {
+		go func() {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			ready.Done()
+			<-release
+		}()
+	}
+	ready.Wait()
+	close(release)
+}
+
 // run runs the command that the arguments name and returns the exit code.
 func (p *program) run() int {
 	if len(p.args) == 0 {
@@ -81,10 +107,13 @@ func (p *program) run() int {
 	if len(p.args) > 1 && isHelp(p.args[1]) {
 		return p.print(nil, usage)
 	}
-	switch name, args := p.args[0], p.args[1:]; name {
+	name, args := p.args[0], p.args[1:]
+	switch name {
 	case "run":
+		reserveThreads()
 		return p.runRun(args)
 	case "exec":
+		reserveThreads()
 		return p.runExec(args)
 	case "sidecar":
 		return p.runSidecar(args)
