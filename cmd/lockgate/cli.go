@@ -79,7 +79,7 @@ func surviveBrokenPipes() {
 // spareThreads are threads that exist from the start. Go ends the whole program
 // when it needs another one and gets none, because a job has used up the limit
 // on processes; and it keeps those that it has.
-const spareThreads = 12
+const spareThreads = 8
 
 // reserveThreads has the runtime make them: a goroutine that is locked to its
 // thread has one of its own.

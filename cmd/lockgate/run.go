@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,6 +19,9 @@ import (
 	"github.com/lockgate/lockgate/internal/gatedir"
 	"github.com/lockgate/lockgate/internal/holder"
 )
+
+// killPatience is how long SIGKILL may need before it is worth a line.
+const killPatience = 2 * time.Second
 
 // runRun is a holder and, as a process of its own, an exec on a private gate
 // directory. So the two guard each other as in a pod: if either is killed or
@@ -58,7 +62,7 @@ func (p *program) runRun(args []string) int {
 	}
 	defer func() { _ = lock.Close() }()
 
-	r := &runner{program: p, dir: dir}
+	r := &runner{program: p, dir: dir, log: log}
 	if code, err := r.start(argv); err != nil {
 		log.Error("cannot start", "err", err)
 		return code
@@ -92,6 +96,7 @@ func (p *program) runRun(args []string) int {
 type runner struct {
 	*program
 	dir   *gatedir.Dir
+	log   *slog.Logger
 	nonce string
 	half  *child.Process
 	early syscall.Signal // came before the half could handle it; see pass
@@ -135,10 +140,9 @@ func (r *runner) start(argv []string) (code int, err error) {
 // does not do its work: it KILLs what a dead one leaves, and everything when
 // kill-at has passed by late. It ends when all that was started is gone.
 func (r *runner) guard(watch <-chan gate.Status, late time.Duration) error {
-	ctx := context.Background()
 	alarm, err := bootclock.NewAlarm()
 	if err != nil {
-		return errors.Join(err, r.half.KillAll(ctx))
+		return errors.Join(err, r.killAll())
 	}
 	defer alarm.Close()
 	for {
@@ -146,9 +150,9 @@ func (r *runner) guard(watch <-chan gate.Status, late time.Duration) error {
 		case <-r.half.Gone():
 			return nil
 		case <-r.half.Exited():
-			return r.half.KillAll(ctx)
+			return r.killAll()
 		case <-alarm.C():
-			return r.half.KillAll(ctx)
+			return r.killAll()
 		case s := <-watch:
 			if s.State == gate.Acquired {
 				alarm.Set(s.KillAt + late)
@@ -157,6 +161,22 @@ func (r *runner) guard(watch <-chan gate.Status, late time.Duration) error {
 			if n, ok := sig.(syscall.Signal); ok {
 				r.pass(n)
 			}
+		}
+	}
+}
+
+// killAll kills all that is left until it is gone. What cannot be killed is said
+// once: the lock stays held as long as it lives.
+func (r *runner) killAll() error {
+	for said := false; ; said = true {
+		ctx, cancel := context.WithTimeout(context.Background(), killPatience)
+		err := r.half.KillAll(ctx)
+		cancel()
+		if err == nil {
+			return nil
+		}
+		if !said {
+			r.log.Error("the command does not end, not even by SIGKILL", "err", err)
 		}
 	}
 }
@@ -176,20 +196,29 @@ func (r *runner) pass(n syscall.Signal) {
 	_ = r.half.Signal(n) // it may have ended just now
 }
 
-// code is run's exit code: the guarding half's, unless that was killed.
+// code is run's exit code: the guarding half's, unless that did not end by
+// itself.
 func (r *runner) code(status gate.Status) int {
 	code := r.half.ExitCode()
-	if errors.Is(status.Err, gate.ErrPublish) {
+	done, err := r.dir.ReadDone()
+	crashed := code == runtimeCrash && (err != nil || done.Request != r.nonce)
+	switch {
+	case errors.Is(status.Err, gate.ErrPublish):
 		return gatedir.CodeConfig
-	}
-	if r.half.TermSignal() != 0 && status.State == gate.Lost {
+	case status.State == gate.Lost && (crashed || r.half.TermSignal() != 0):
 		return gatedir.CodeLost
-	}
-	if r.early != 0 && code == gatedir.CodeSignal+int(syscall.SIGTERM) {
+	case crashed:
+		return gatedir.CodeInternal
+	case r.early != 0 && code == gatedir.CodeSignal+int(syscall.SIGTERM):
 		return gatedir.CodeSignal + int(r.early)
+	default:
+		return code
 	}
-	return code
 }
+
+// runtimeCrash is the code with which Go's runtime ends a program. CMD may end
+// with it too, and then the guarding half has said so.
+const runtimeCrash = 2
 
 // replace puts s into a channel of one place, instead of what nobody has taken.
 // There is one sender.

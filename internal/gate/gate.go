@@ -252,7 +252,7 @@ func (g *gate) acquire(ctx context.Context) (status Status, ok bool) {
 				return Status{State: Skipped, Held: held, Err: err}, false
 			case g.OnBusy == Fail:
 				return Status{State: Busy, Held: held, Err: err}, false
-			case g.WaitTimeout > 0 && now-began >= g.WaitTimeout:
+			case g.waitedEnough(now - began):
 				return Status{State: Busy, Held: held,
 					Err: fmt.Errorf("%w, %s: %w", ErrWaitedTooLong, g.WaitTimeout, err)}, false
 			}
@@ -265,6 +265,11 @@ func (g *gate) acquire(ctx context.Context) (status Status, ok bool) {
 			if g.WaitTimeout > 0 {
 				pause = min(pause, max(g.WaitTimeout-(now-began), 0))
 			}
+
+		case errors.Is(err, db.ErrAgain) && held != nil && !g.waitedEnough(now-began):
+			// A crowd of waiters gets in each other's way. That is no outage.
+			bad = streak{}
+			pause = jitter(g.PollEvery)
 
 		case errors.Is(err, db.ErrLost):
 			return Status{State: Lost, Err: err}, false
@@ -287,6 +292,11 @@ func (g *gate) acquire(ctx context.Context) (status Status, ok bool) {
 		}
 		g.pause(ctx, pause, held)
 	}
+}
+
+// waitedEnough tells whether a contender that waits has waited for WaitTimeout.
+func (g *gate) waitedEnough(d time.Duration) bool {
+	return g.WaitTimeout > 0 && d >= g.WaitTimeout
 }
 
 // streak is a row of attempts that the store did not answer as asked.
@@ -490,6 +500,9 @@ func (r *renewer) expire() error {
 	if r.lost != nil || r.now() < r.hold.stopAt {
 		return nil
 	}
+	if r.trouble.err != nil {
+		return r.lose(fmt.Errorf("%w: %w", ErrUntrusted, r.trouble.err))
+	}
 	return r.lose(ErrUntrusted)
 }
 
@@ -684,13 +697,15 @@ func retryPause(failures int, err error) time.Duration {
 // trouble remembers what was said, so that the same trouble is not said at every
 // attempt.
 type trouble struct {
-	text string
-	at   time.Duration
+	err  error // the latest
+	said string
+	at   time.Duration // when it was said
 }
 
 func (t *trouble) worthSaying(now time.Duration, err error) bool {
-	if text := err.Error(); text != t.text || now-t.at >= repeatLogEvery {
-		*t = trouble{text: text, at: now}
+	t.err = err
+	if text := err.Error(); text != t.said || now-t.at >= repeatLogEvery {
+		t.said, t.at = text, now
 		return true
 	}
 	return false

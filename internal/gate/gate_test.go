@@ -351,6 +351,36 @@ func TestRun(t *testing.T) {
 				t.Errorf("Run = %+v, acquired after %s", status, at)
 			}
 		}},
+		{"a waiter in a crowd is not cut off from the store", func(t *testing.T, r *rig) {
+			r.hold(20 * time.Second)
+			r.cfg.OnBusy, r.cfg.StartTimeout = gate.Wait, 3*time.Second
+			calls := 0
+			r.hooks.Before = func(_ context.Context, c memory.Call) error {
+				if calls++; c.Op == memory.TryAcquire && calls > 1 && time.Since(r.began) < 25*time.Second {
+					return db.ErrAgain
+				}
+				return nil
+			}
+			if status := r.run(t.Context(), sleepFor(0)); status.State != gate.Released {
+				t.Errorf("Run = %+v; want released", status)
+			}
+			r.wantNoErrorLog()
+		}},
+		{"a waiter in a crowd waits no longer than it was told", func(t *testing.T, r *rig) {
+			r.hold(time.Hour)
+			r.cfg.OnBusy, r.cfg.StartTimeout = gate.Wait, 3*time.Second
+			calls := 0
+			r.hooks.Before = func(context.Context, memory.Call) error {
+				if calls++; calls > 1 {
+					return db.ErrAgain
+				}
+				return nil
+			}
+			r.run(t.Context(), never(t))
+			if took := time.Since(r.began); took < time.Minute || took > time.Minute+5*time.Second {
+				t.Errorf("gave up after %s; want soon after a minute", took)
+			}
+		}},
 		{"a lost reply to an acquire costs one token", func(t *testing.T, r *rig) {
 			before := r.hold(time.Second)
 			time.Sleep(2 * time.Second)
@@ -647,8 +677,9 @@ func TestRun(t *testing.T) {
 			}
 			var cause error
 			r.run(t.Context(), untilTold(&cause, 0))
-			if _, at := r.first(gate.Lost); at != stopAt || !errors.Is(cause, gate.ErrUntrusted) {
-				t.Errorf("told %v after %s; want at the published %s", cause, at, stopAt)
+			if _, at := r.first(gate.Lost); at != stopAt || !errors.Is(cause, gate.ErrUntrusted) ||
+				!strings.Contains(cause.Error(), "no space left") {
+				t.Errorf("told %v after %s; want at the published %s, and why", cause, at, stopAt)
 			}
 		}},
 		{"a restarted holder carries on with the same token", func(t *testing.T, r *rig) {

@@ -36,6 +36,9 @@ const (
 	// lookEvery is how often the state is looked at when no event comes.
 	lookEvery = 500 * time.Millisecond
 
+	// killPatience is how long SIGKILL may need before it is worth a line.
+	killPatience = 2 * time.Second
+
 	// signalLag is how long a signal of our own may take after the holder's: the
 	// containers of a pod are told to stop one after the other, up to 2s apart.
 	signalLag = 3 * time.Second
@@ -73,6 +76,10 @@ type Config struct {
 // package gatedir.
 func Run(cfg Config) int {
 	w := &wrapper{Config: cfg}
+	if err := child.BecomeSubreaper(); err != nil {
+		w.Log.Error("cannot look after what the command would start", "err", err)
+		return gatedir.CodeInternal
+	}
 	lctx, cancel := context.WithTimeout(context.Background(), lockLimit)
 	lock, err := cfg.Dir.LockMain(lctx)
 	cancel()
@@ -221,10 +228,6 @@ func (w *wrapper) run() int {
 		return gatedir.CodeInternal
 	}
 	defer alarm.Close()
-	if err := child.BecomeSubreaper(); err != nil {
-		w.Log.Error("cannot look after what the command starts", "err", err)
-		return gatedir.CodeInternal
-	}
 	// A signal that came while the alarm was made, the last moment at which
 	// CMD need not run at all.
 	for pending := true; pending; {
@@ -388,8 +391,16 @@ func (s *supervisor) kill() {
 	s.killing = make(chan struct{})
 	go func() {
 		defer close(s.killing)
-		if err := s.p.KillAll(context.Background()); err != nil {
-			s.Log.Warn("not everything could be killed", "err", err)
+		for said := false; ; said = true {
+			ctx, cancel := context.WithTimeout(context.Background(), killPatience)
+			err := s.p.KillAll(ctx)
+			cancel()
+			if err == nil {
+				return
+			}
+			if !said {
+				s.Log.Error("the command does not end, not even by SIGKILL", "err", err)
+			}
 		}
 	}()
 }
