@@ -114,7 +114,8 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 }
 
 // prepare sets the session up. A server that does not know the lock wait is
-// asked for autocommit alone, without which nothing we say would last.
+// asked for the rest alone, without which we would not be understood, and
+// nothing we say would last.
 func (c *connector) prepare(ctx context.Context, conn driver.Conn) error {
 	session, ok := conn.(driver.ExecerContext)
 	if !ok {
@@ -122,7 +123,7 @@ func (c *connector) prepare(ctx context.Context, conn driver.Conn) error {
 	}
 	_, err := session.ExecContext(ctx, c.setUp, nil)
 	if _, refused := errors.AsType[*mysql.MySQLError](err); refused {
-		_, err = session.ExecContext(ctx, setAutocommit, nil)
+		_, err = session.ExecContext(ctx, setAlways, nil)
 	}
 	return err
 }
@@ -130,15 +131,19 @@ func (c *connector) prepare(ctx context.Context, conn driver.Conn) error {
 // Driver is what database/sql wants to have.
 func (c *connector) Driver() driver.Driver { return mysql.MySQLDriver{} }
 
-const setAutocommit = "SET autocommit = 1"
+// setAlways undoes what the server's defaults or its init_connect may have done
+// to the session. The character set is more than the bytes of a name: the driver
+// quotes parameters for utf8mb4, and in some others a character can swallow the
+// backslash before a quote.
+const setAlways = "SET NAMES utf8mb4, autocommit = 1"
 
 // setUpStatement is the only statement that is sent before ours.
 func setUpStatement(lockWait time.Duration) string {
 	if lockWait <= 0 {
-		return setAutocommit
+		return setAlways
 	}
 	seconds := (lockWait + time.Second - 1) / time.Second
-	return fmt.Sprintf("%s, innodb_lock_wait_timeout = %d", setAutocommit, seconds)
+	return fmt.Sprintf("%s, innodb_lock_wait_timeout = %d", setAlways, seconds)
 }
 
 // limitError is the cause of a context that our own limit has ended.

@@ -14,9 +14,9 @@
 //
 // # The statements
 //
-// Every statement stands for itself: it commits on its own, needs nothing that
-// an earlier one left in the session, and may be repeated. They mean the same
-// in every sql_mode and at every isolation level.
+// Every statement stands for itself: it commits on its own, needs nothing of
+// the session but what is set when it begins, and may be repeated. They mean
+// the same in every sql_mode and at every isolation level.
 //
 //	acquire  one UPDATE of the row if it is free; the answer carries the token
 //	         if nothing changed, one SELECT says why:
@@ -39,5 +39,6 @@
 //
 // There is at most one, and calls take turns. Each new one asks for the address
 // and the credentials again. Before the first statement it sends one SET, for
-// autocommit and a short lock wait.
+// the character set, autocommit and a short lock wait, whatever the server's
+// init_connect has set.
 package mysql

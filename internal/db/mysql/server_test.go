@@ -267,10 +267,10 @@ func TestSessionSetUp(t *testing.T) {
 		wait time.Duration
 		want string
 	}{
-		{0, "SET autocommit = 1"},
-		{time.Millisecond, "SET autocommit = 1, innodb_lock_wait_timeout = 1"},
-		{3 * time.Second, "SET autocommit = 1, innodb_lock_wait_timeout = 3"},
-		{3*time.Second + 1, "SET autocommit = 1, innodb_lock_wait_timeout = 4"},
+		{0, "SET NAMES utf8mb4, autocommit = 1"},
+		{time.Millisecond, "SET NAMES utf8mb4, autocommit = 1, innodb_lock_wait_timeout = 1"},
+		{3 * time.Second, "SET NAMES utf8mb4, autocommit = 1, innodb_lock_wait_timeout = 3"},
+		{3*time.Second + 1, "SET NAMES utf8mb4, autocommit = 1, innodb_lock_wait_timeout = 4"},
 	}
 	for _, tt := range tests {
 		if got := setUpStatement(tt.wait); got != tt.want {
@@ -283,7 +283,7 @@ func TestServerThatRefusesTheLockWaitIsUsable(t *testing.T) {
 	p := newPlace(t, server)
 	f := p.forwarded(t)
 	server.SetGlobal(t, "autocommit", "0")
-	c := &connector{target: p.options().Target, setUp: setAutocommit + ", no_such_lock_wait_timeout = 1"}
+	c := &connector{target: p.options().Target, setUp: setAlways + ", no_such_lock_wait_timeout = 1"}
 	conn, err := c.Connect(t.Context())
 	if err != nil {
 		t.Fatalf("Connect = %v; want a connection", err)
@@ -292,8 +292,8 @@ func TestServerThatRefusesTheLockWaitIsUsable(t *testing.T) {
 	if got := verbs(f); got != "SET, SET" {
 		t.Errorf("statements %s; want SET, SET", got)
 	}
-	if last := f.Statements(testserver.Any)[1]; last.SQL != setAutocommit || last.Answer.Error != 0 {
-		t.Errorf("the second SET is %+v; want %s, accepted", last, setAutocommit)
+	if last := f.Statements(testserver.Any)[1]; last.SQL != setAlways || last.Answer.Error != 0 {
+		t.Errorf("the second SET is %+v; want %s, accepted", last, setAlways)
 	}
 }
 
