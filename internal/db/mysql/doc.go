@@ -24,12 +24,17 @@
 //	           our own, live      an UPDATE that extends it
 //	           our own, released  ErrLost
 //	           another's          ErrHeld
+//	         who was last told that the lock is another's sends a SELECT before
+//	         all this, and nothing else while that is so: ErrHeld
 //	renew    one UPDATE of the live row with our owner and token; the answer
 //	         carries the lease's age
 //	release  one UPDATE of the row with our owner and token
 //
 // That a lock is free is decided by the UPDATE or the INSERT alone. The SELECT
-// only words the refusal. Rows count when they match, not when they change: two
+// only words the refusal, and keeps those who wait from writing: an UPDATE locks
+// the row even if it then changes nothing, and enough of them starve the holder's
+// own. An answer from a replica that lags makes them wait longer, at most until
+// the lease that it knows has ended. Rows count when they match, not when they change: two
 // renewals in the same microsecond both count.
 //
 // A statement that waits for another's row lock keeps the time at which it

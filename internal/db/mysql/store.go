@@ -55,6 +55,10 @@ type Store struct {
 
 	turn chan struct{} // holds a value while a call runs, and for good after Close
 
+	// looksFirst are the names that were held by another when last asked for.
+	// It belongs to the call that has its turn.
+	looksFirst map[string]struct{}
+
 	mu     sync.Mutex
 	cancel context.CancelCauseFunc // of the running call
 	closed chan struct{}
@@ -99,6 +103,7 @@ func Open(opts Options) (*Store, error) {
 		closeAfter: opts.CloseAfterCall,
 		turn:       make(chan struct{}, 1),
 		closed:     make(chan struct{}),
+		looksFirst: make(map[string]struct{}),
 	}, nil
 }
 
@@ -118,6 +123,11 @@ func (s *Store) TryAcquire(ctx context.Context, req db.Request) (db.Lease, error
 			}
 			lease, err = s.acquire(ctx, req)
 		}
+		if errors.Is(err, db.ErrHeld) {
+			s.looksFirst[req.Name] = struct{}{}
+		} else if err == nil {
+			delete(s.looksFirst, req.Name)
+		}
 		return err
 	})
 	if err != nil {
@@ -130,6 +140,16 @@ func (s *Store) TryAcquire(ctx context.Context, req db.Request) (db.Lease, error
 // lease means nothing when there is an error.
 func (s *Store) acquire(ctx context.Context, req db.Request) (db.Lease, error) {
 	name, owner, ttl := mark(req.Name), mark(req.Owner), req.TTL.Microseconds()
+	if _, waits := s.looksFirst[req.Name]; waits {
+		row, err := s.look(ctx, name)
+		if err == nil && row.Owner != req.Owner && row.Remaining > 0 {
+			return db.Lease{}, heldBy(req, row)
+		}
+		if err != nil && !errors.Is(err, sql.ErrNoRows) {
+			return db.Lease{}, err
+		}
+		// Anything else is for the write to decide.
+	}
 	done, err := s.exec(ctx, keepOpen, s.sql.acquire, ttl, owner, req.Run, name, owner)
 	if err != nil || done.rows == 1 {
 		return newLease(req, uint64(done.id), 0), err
@@ -156,10 +176,7 @@ func (s *Store) acquire(ctx context.Context, req db.Request) (db.Lease, error) {
 // restart.
 func (s *Store) judge(ctx context.Context, req db.Request, row db.Row) (db.Lease, error) {
 	if row.Owner != req.Owner {
-		return db.Lease{}, &db.HeldError{
-			Name: req.Name, Owner: row.Owner, Run: row.Run, Token: row.Token,
-			Age: max(row.Age, 0), Remaining: max(row.Remaining, 0), Released: row.Released,
-		}
+		return db.Lease{}, heldBy(req, row)
 	}
 	if row.Released || row.Revoked {
 		return db.Lease{}, db.ErrLost
@@ -169,6 +186,13 @@ func (s *Store) judge(ctx context.Context, req db.Request, row db.Row) (db.Lease
 		err = fmt.Errorf("%w: our lease ended just now", db.ErrAgain)
 	}
 	return newLease(req, row.Token, done.id), err
+}
+
+func heldBy(req db.Request, row db.Row) error {
+	return &db.HeldError{
+		Name: req.Name, Owner: row.Owner, Run: row.Run, Token: row.Token,
+		Age: max(row.Age, 0), Remaining: max(row.Remaining, 0), Released: row.Released,
+	}
 }
 
 func newLease(req db.Request, token uint64, ageMicroseconds int64) db.Lease {
