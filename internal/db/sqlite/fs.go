@@ -1,5 +1,33 @@
 package sqlite
 
+import (
+	"fmt"
+	"os"
+	"syscall"
+
+	"github.com/lockgate/lockgate/internal/db"
+)
+
+// checkOneName refuses a database file that can be reached by two names.
+//
+// SQLite keeps what it has committed lately, and its locks on that, in files
+// whose names are the database's with -wal and -shm behind it. By another name
+// there are others, and so another holder. Symbolic links do no harm: SQLite
+// follows them first.
+func checkOneName(path string, file os.FileInfo) error {
+	if stat, ok := file.Sys().(*syscall.Stat_t); ok && stat.Nlink > 1 {
+		return fmt.Errorf("%s has another name (hard link), under which locks would not exclude: %w", path, db.ErrRefused)
+	}
+	mounted, err := isMountRoot(path)
+	if err != nil {
+		return fmt.Errorf("find out how %s is mounted: %w: %w", path, err, db.ErrRefused)
+	}
+	if mounted {
+		return fmt.Errorf("%s is mounted by itself, so its locks would not exclude: mount the folder that it is in, not the file: %w", path, db.ErrRefused)
+	}
+	return nil
+}
+
 // networkFS returns the name of the network or shared-disk file system with
 // that statfs magic number, and "" for any other.
 //

@@ -54,7 +54,8 @@ type Clock struct {
 
 // Options say which file, and how.
 type Options struct {
-	// Path is the database file. Its folder must exist.
+	// Path is the database file. Its folder must exist, and is what containers
+	// that share it must mount.
 	Path string
 
 	// Table is the table of locks; [DefaultTable] when empty.
@@ -99,8 +100,8 @@ var (
 
 // Open returns the store of that file. It touches no file: each call makes what
 // is still missing, and returns [db.ErrRefused] where trying again does not
-// help: a missing folder, a network file system, a file or table that is not
-// ours, no permission. The error says which option is missing.
+// help: a missing folder, a network file system, a file that is mounted by
+// itself or has a hard link, a file or table that is not ours, no permission. The error says which option is missing.
 func Open(opts Options) (*Store, error) {
 	if opts.Path == "" || opts.Clock.BootID == "" || opts.Clock.Now == nil {
 		return nil, errors.New("open lock database: path, boot id and clock are required")
@@ -225,7 +226,7 @@ func (s *Store) connect(ctx context.Context) error {
 // checkPlace refuses a place where a lock would not exclude.
 func (s *Store) checkPlace() error {
 	place := s.opts.Path
-	_, err := os.Stat(place)
+	file, err := os.Stat(place)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		place = filepath.Dir(place)
@@ -237,6 +238,10 @@ func (s *Store) checkPlace() error {
 		}
 	case err != nil:
 		return fmt.Errorf("%w: %w", err, db.ErrRefused)
+	case file.Mode().IsRegular():
+		if err := checkOneName(place, file); err != nil {
+			return err
+		}
 	}
 	magic, err := s.opts.magic(place)
 	if err != nil {

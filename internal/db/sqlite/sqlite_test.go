@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/url"
 	"os"
 	"os/exec"
@@ -39,6 +40,9 @@ func TestMain(m *testing.M) {
 // contend makes one attempt, as a process of its own, and prints what came of
 // it.
 func contend(path string) error {
+	if err := bind(); err != nil {
+		return err
+	}
 	ctx := context.Background()
 	store, err := sqlite.Open(sqlite.Options{Path: path, Create: true, Clock: clock()})
 	if err != nil {
@@ -679,6 +683,52 @@ func TestADatabaseThatOthersReadInAnotherJournalModeIsTakenOverWhenTheyAreDone(t
 	var mode string
 	if err := raw(t, opts.Path).QueryRowContext(t.Context(), "PRAGMA journal_mode").Scan(&mode); err != nil || mode != "wal" {
 		t.Errorf("journal mode = %q, %v; want wal", mode, err)
+	}
+}
+
+func TestAFileWithAnotherNameIsRefused(t *testing.T) {
+	opts := options(t)
+	store := open(t, opts)
+	acquire(t, store, ask("a"))
+	other := opts
+	other.Path = filepath.Join(t.TempDir(), "other.db")
+	if err := os.Link(opts.Path, other.Path); err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range []sqlite.Options{opts, other} {
+		_, err := open(t, o).TryAcquire(t.Context(), ask("b"))
+		wantError(t, "TryAcquire on "+o.Path, err, db.ErrRefused, o.Path, "another name (hard link)")
+	}
+	if _, err := os.Stat(other.Path + "-wal"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("stat the other name's log: %v; want none made", err)
+	}
+	if err := os.Remove(other.Path); err != nil {
+		t.Fatal(err)
+	}
+	_, err := open(t, opts).TryAcquire(t.Context(), ask("b"))
+	wantError(t, "TryAcquire when the other name has gone", err, db.ErrHeld)
+}
+
+func TestASymbolicLinkIsTheSameFile(t *testing.T) {
+	opts := options(t)
+	link := opts
+	link.Path = filepath.Join(t.TempDir(), "link.db")
+	if err := os.Symlink(opts.Path, link.Path); err != nil {
+		t.Fatal(err)
+	}
+	// The link makes the file, in the first case.
+	for i, from := range []sqlite.Options{link, opts} {
+		to := opts
+		if i == 1 {
+			to = link
+		}
+		holder := open(t, from)
+		lease := acquire(t, holder, ask(fmt.Sprint("a", i)))
+		_, err := open(t, to).TryAcquire(t.Context(), ask("b"))
+		wantError(t, "TryAcquire on "+to.Path, err, db.ErrHeld)
+		if err := holder.Release(t.Context(), lease, 0); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
