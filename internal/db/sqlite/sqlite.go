@@ -101,7 +101,8 @@ var (
 // Open returns the store of that file. It touches no file: each call makes what
 // is still missing, and returns [db.ErrRefused] where trying again does not
 // help: a missing folder, a network file system, a file that is mounted by
-// itself or has a hard link, a file or table that is not ours, no permission. The error says which option is missing.
+// itself or has a hard link, a file or table that is not ours, no permission.
+// The error says which option is missing.
 func Open(opts Options) (*Store, error) {
 	if opts.Path == "" || opts.Clock.BootID == "" || opts.Clock.Now == nil {
 		return nil, errors.New("open lock database: path, boot id and clock are required")
