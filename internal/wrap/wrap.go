@@ -228,8 +228,10 @@ func (w *wrapper) run() int {
 		return gatedir.CodeInternal
 	}
 	defer alarm.Close()
-	// A signal that came while the alarm was made, the last moment at which
-	// CMD need not run at all.
+	spec := w.Spec
+	spec.Env = w.Env(w.state.Lock, w.state.Token)
+	// A signal that came meanwhile: this is the last moment at which CMD need
+	// not run at all.
 	for pending := true; pending; {
 		select {
 		case sig := <-w.Signals:
@@ -240,8 +242,6 @@ func (w *wrapper) run() int {
 			pending = false
 		}
 	}
-	spec := w.Spec
-	spec.Env = w.Env(w.state.Lock, w.state.Token)
 	// All this has taken time, and we may have been frozen.
 	if held, reason := w.follow(); !held || bootclock.Now() >= w.stopAt {
 		w.Log.Error("the lock is not held any more, the command does not run",

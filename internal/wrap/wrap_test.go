@@ -202,17 +202,18 @@ func TestASignalBeforeTheVerdictEndsExecAndNothingRan(t *testing.T) {
 	}
 }
 
-func TestASignalThatComesWithTheVerdictEndsExecAndNothingRan(t *testing.T) {
+func TestASignalBetweenVerdictAndStartEndsExecAndNothingRan(t *testing.T) {
 	t.Parallel()
-	for range 5 {
-		r := start(t, "exit", "0")
-		r.request()
-		r.signal(syscall.SIGSTOP)
-		r.say(gatedir.Acquired, far)
-		r.signal(syscall.SIGTERM)
-		r.signal(syscall.SIGCONT)
-		r.wantEnd(143)
+	r := startConfig(t, execConfig{Role: "exit", SlowEnv: true}, "0")
+	r.request()
+	r.say(gatedir.Acquired)
+	if line := r.line(nil); line != "slow" {
+		t.Fatalf("exec said %q; want that it is slow", line)
 	}
+	r.signal(syscall.SIGUSR1) // asks for nothing
+	r.signal(syscall.SIGTERM)
+	r.say(gatedir.Acquired, far)
+	r.wantEnd(143)
 }
 
 func TestACommandThatIsReadyTooLateDoesNotStart(t *testing.T) {
