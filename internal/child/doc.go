@@ -11,12 +11,18 @@
 // # Who is a descendant
 //
 // After [BecomeSubreaper], or as pid 1, an orphan among our descendants becomes
-// our own child, however it daemonized. Then "we have no child" means "we have no
-// descendant", which is what Gone says.
+// our own child, however it daemonized. Then "we have no child" means "there is no
+// descendant of CMD's left", which is what Gone says.
 //
 // As pid 1 of a container we also inherit the orphans of processes that entered
 // the container from outside (kubectl exec). They cannot be told from CMD's, so
 // they are signalled and waited for like those.
+//
+// Descendants that we had before [Start] are not CMD's: a shell can start some and
+// then have us take its place. They, and what is below them, are neither signalled
+// nor waited for, only reaped if they end before Gone. The limit: what one of them
+// starts later and leaves as an orphan falls to us, and cannot be told from CMD's.
+// Nor can they be told if /proc could not be read.
 //
 // A process that enters another PID namespace by a privileged call (nsenter) and
 // is orphaned there belongs to that namespace's first process, not to us.
@@ -24,5 +30,6 @@
 // # Other systems
 //
 // This is for Linux. Elsewhere there is no subreaper and no /proc: "every
-// descendant" means CMD's process group there, and our own children.
+// descendant" means CMD's process group there, and our own children, the earlier
+// ones too.
 package child

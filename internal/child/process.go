@@ -51,6 +51,9 @@ type Process struct {
 	exited chan struct{}
 	gone   chan struct{}
 
+	// earlier are the descendants that we had before, which are not CMD's.
+	earlier earlier
+
 	// mu is held around each reaping, and around each signal to a process number
 	// that only an unreaped child keeps from being given to a stranger.
 	mu     sync.Mutex
@@ -58,6 +61,10 @@ type Process struct {
 	status syscall.WaitStatus // valid when known
 	known  bool
 }
+
+// earlier tells processes that were there before CMD by their numbers, and for each
+// when it started, because a number can be given to another process.
+type earlier map[int]uint64
 
 // Start starts a command. It returns when the command's program is running, or an
 // error with nothing left behind: a [*LookupError] when the file cannot be
@@ -88,13 +95,14 @@ func Start(spec Spec) (*Process, error) {
 	return p, nil
 }
 
-// run starts the command and reaps until no child is left.
+// run starts the command and reaps until no child of it is left.
 func (p *Process) run(spec Spec, started chan<- error) {
 	// The death signal is sent when the *thread* that forked ends. A thread that
 	// belongs to this goroutine does not end before the goroutine does.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 
+	p.earlier = findEarlier()
 	pid, err := forkExec(spec)
 	if err != nil {
 		started <- err
@@ -158,22 +166,27 @@ func lastOfEach(environ []string) []string {
 	return out
 }
 
-// reapAll reaps our children until there is none left.
+// reapAll reaps our children until there is none left but the earlier ones.
 func (p *Process) reapAll() {
+	sure := true
 	for {
-		err := waitForChild()
-		for {
-			more, none := p.reapOne()
-			if none {
-				return
-			}
-			if !more {
-				break
-			}
+		var err error
+		if sure {
+			err = waitForChild()
 		}
-		if err != nil && !errors.Is(err, syscall.ECHILD) {
-			// Only a filter on system calls can bring us here. Then look again
-			// and again rather than wait.
+		more, none := true, false
+		for more {
+			more, none = p.reapOne()
+		}
+		if !none {
+			none, sure = p.onlyEarlier()
+		}
+		if none {
+			return
+		}
+		if !sure || err != nil && !errors.Is(err, syscall.ECHILD) {
+			// No descriptor was left to look with, or a filter on system calls is
+			// in our way. Then look again and again rather than wait.
 			time.Sleep(20 * time.Millisecond)
 		}
 	}
@@ -209,6 +222,25 @@ func (p *Process) reapOne() (more, none bool) {
 		close(p.exited)
 	}
 	return true, false
+}
+
+// onlyEarlier reports whether CMD and all its descendants have ended though we have
+// children, the earlier ones, and whether it is sure of its answer.
+func (p *Process) onlyEarlier() (only, sure bool) {
+	if len(p.earlier) == 0 {
+		return false, true
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.reaped {
+		return false, true
+	}
+	others, err := p.others()
+	if others || err != nil {
+		return false, err == nil
+	}
+	close(p.gone)
+	return true, true
 }
 
 // Pid returns CMD's process number. After Exited it may belong to a stranger.
@@ -314,7 +346,7 @@ func (p *Process) KillAll(ctx context.Context) error {
 			return nil
 		case <-ctx.Done():
 			timer.Stop()
-			left, _ := Descendants()
+			left, _ := p.Descendants()
 			return errors.Join(fmt.Errorf("kill all: processes %v are left: %w", left, context.Cause(ctx)), err)
 		case <-timer.C:
 		}

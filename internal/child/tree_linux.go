@@ -18,7 +18,13 @@ const waitOptions = syscall.WALL
 // BecomeSubreaper makes this process the one to which orphaned descendants fall,
 // from now on and until it ends. Pid 1 is that anyway. It is not inherited by
 // children.
+//
+// It returns an error, too, when /proc is missing or belongs to another PID
+// namespace: they would fall to us, and we could not find them.
 func BecomeSubreaper() error {
+	if err := ownProc(); err != nil {
+		return fmt.Errorf("become a subreaper: descendants could not be found: %w; mount /proc of this PID namespace", err)
+	}
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("become a subreaper: %w", err)
 	}
@@ -44,6 +50,67 @@ func waitForChild() error {
 	}
 }
 
+// findEarlier returns the descendants that we have now: what we had started before
+// this program took our place. What cannot be read is not among them.
+func findEarlier() earlier {
+	err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT|unix.WALL, nil)
+	if errors.Is(err, unix.ECHILD) {
+		return nil // as nearly always: that was cheap
+	}
+	tree, _ := scan(nil)
+	e := make(earlier, len(tree))
+	for pid, s := range tree {
+		e[pid] = s.start
+	}
+	return e
+}
+
+// has reports whether s was there before CMD.
+func (e earlier) has(s stat) bool {
+	start, ok := e[s.pid]
+	return ok && start == s.start
+}
+
+// others reports whether we have children that are not earlier ones. As long as a
+// descendant of CMD exists, it is one of them or below one.
+//
+// The lock is held, so a child that is there when we begin to look stays until we have
+// looked. The kernel's lists of children are a quick no, and name those that /proc
+// hides; but they may miss one while others come, so a yes needs a look at all.
+func (p *Process) others() (bool, error) {
+	if err := ownProc(); err != nil {
+		return false, err
+	}
+	for _, pid := range listedChildren() {
+		if s, err := readStat(pid); err != nil || !p.earlier.has(s) {
+			return true, nil
+		}
+	}
+	pids, err := processes()
+	if err != nil {
+		return false, err
+	}
+	self := os.Getpid()
+	for _, pid := range pids {
+		s, err := readStat(pid)
+		switch {
+		case err == nil:
+			if s.parent == self && !p.earlier.has(s) {
+				return true, nil
+			}
+		case ended(err):
+		case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
+			// Hidden, but we may ask whether it is our child.
+			if unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT|unix.WALL, nil) == nil {
+				return true, nil
+			}
+		default:
+			return false, err
+		}
+	}
+	return false, nil
+}
+
 // orphans returns false: descendants that are not our children do not exist without
 // a child of ours.
 func (p *Process) orphans() bool { return false }
@@ -61,7 +128,7 @@ func (p *Process) SignalAll(sig syscall.Signal) (int, error) {
 		return 0, nil
 	default:
 	}
-	tree, err := scan()
+	tree, err := scan(p.earlier)
 	errs := []error{err}
 	n := 0
 
@@ -114,21 +181,41 @@ func (p *Process) signalGroup(tree map[int]stat, sig syscall.Signal) (bool, erro
 	}
 }
 
-// killChildren kills our own children, and reports whether there are any. It is what
-// catches a process that forks and ends faster than scan comes round: the one that
-// goes on has been orphaned, so it is ours, and the kernel keeps a list of those. A
-// kernel built without that list leaves all to scan.
+// killChildren kills our own children but for the earlier ones, and reports whether
+// there are any. It is what catches a process that forks and ends faster than scan
+// comes round: the one that goes on has been orphaned, so it is ours, and the kernel
+// keeps a list of those. A kernel built without that list leaves all to scan.
 func (p *Process) killChildren() bool {
 	if ownProc() != nil {
 		return false
 	}
 	p.mu.Lock() // so that whoever is on the list stays ours until it was signalled
 	defer p.mu.Unlock()
-	lists, err := filepath.Glob("/proc/self/task/*/children")
-	if err != nil {
-		return false
+	select {
+	case <-p.gone:
+		return false // whoever is our child now is not CMD's
+	default:
 	}
 	killed := false
+	for _, pid := range listedChildren() {
+		if _, ok := p.earlier[pid]; ok {
+			if s, err := readStat(pid); err != nil || p.earlier.has(s) {
+				continue // if it cannot be read, scan cannot take it for CMD's either
+			}
+		}
+		killed = syscall.Kill(pid, syscall.SIGKILL) == nil || killed
+	}
+	return killed
+}
+
+// listedChildren returns our own children as the kernel lists them, which it does
+// not do everywhere.
+func listedChildren() []int {
+	lists, err := filepath.Glob("/proc/self/task/*/children")
+	if err != nil {
+		return nil
+	}
+	var pids []int
 	for _, list := range lists {
 		text, err := os.ReadFile(list)
 		if err != nil {
@@ -136,11 +223,11 @@ func (p *Process) killChildren() bool {
 		}
 		for field := range bytes.FieldsSeq(text) {
 			if pid, err := strconv.Atoi(string(field)); err == nil && pid > 1 {
-				killed = syscall.Kill(pid, syscall.SIGKILL) == nil || killed
+				pids = append(pids, pid)
 			}
 		}
 	}
-	return killed
+	return pids
 }
 
 // hasMember reports whether one of our own children is in CMD's group. The lock is
@@ -209,11 +296,11 @@ func (p *Process) signalOne(tree map[int]stat, d stat, sig syscall.Signal) (bool
 	}
 }
 
-// Descendants returns the process numbers of our living descendants, in no order.
-// The error tells what could not be read; the numbers are then what was found all
-// the same.
-func Descendants() ([]int, error) {
-	tree, err := scan()
+// Descendants returns the process numbers of CMD and its descendants that live, in
+// no order. The error tells what could not be read; the numbers are then what was
+// found all the same.
+func (p *Process) Descendants() ([]int, error) {
+	tree, err := scan(p.earlier)
 	var pids []int
 	for pid, d := range tree {
 		if !d.dead() {
@@ -239,29 +326,21 @@ func (s stat) dead() bool {
 	return (s.state == 'Z' || s.state == 'X') && s.threads <= 1
 }
 
-// scan returns all our descendants, the dead ones included, but never ourselves.
-func scan() (map[int]stat, error) {
+// scan returns all our descendants, the dead ones included, but never ourselves, and
+// not the earlier ones with all that is below them.
+func scan(without earlier) (map[int]stat, error) {
 	if err := ownProc(); err != nil {
 		return nil, fmt.Errorf("find descendants: %w", err)
 	}
-	dir, err := os.Open("/proc")
-	if err != nil {
-		return nil, fmt.Errorf("find descendants: %w", err)
-	}
-	names, err := dir.Readdirnames(-1)
-	dir.Close()
+	pids, err := processes()
 	if err != nil {
 		return nil, fmt.Errorf("find descendants: %w", err)
 	}
 
-	all := make(map[int]stat, len(names))
+	all := make(map[int]stat, len(pids))
 	hidden := 0
 	var unread error // the last of them is enough to tell why
-	for _, name := range names {
-		pid, err := strconv.Atoi(name)
-		if err != nil {
-			continue
-		}
+	for _, pid := range pids {
 		s, err := readStat(pid)
 		switch {
 		case err == nil:
@@ -274,11 +353,31 @@ func scan() (map[int]stat, error) {
 		}
 	}
 	adopt(all)
-	tree := below(all, os.Getpid())
+	tree := below(all, os.Getpid(), without)
 	if hidden > 0 && unread == nil {
 		unread = fmt.Errorf("find descendants: %d processes are hidden from us (hidepid)", hidden)
 	}
 	return tree, unread
+}
+
+// processes returns the numbers of all processes that /proc shows.
+func processes() ([]int, error) {
+	dir, err := os.Open("/proc")
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	if err != nil {
+		return nil, err
+	}
+	pids := make([]int, 0, len(names))
+	for _, name := range names {
+		if pid, err := strconv.Atoi(name); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids, nil
 }
 
 // ownProc returns an error when the numbers in /proc are not those by which we
@@ -320,8 +419,9 @@ func adopt(all map[int]stat) {
 	}
 }
 
-// below returns the processes of all that descend from root.
-func below(all map[int]stat, root int) map[int]stat {
+// below returns the processes of all that descend from root, but not the earlier ones
+// with all that is below them.
+func below(all map[int]stat, root int, without earlier) map[int]stat {
 	children := make(map[int][]int, len(all))
 	for pid, s := range all {
 		children[s.parent] = append(children[s.parent], pid)
@@ -332,7 +432,7 @@ func below(all map[int]stat, root int) map[int]stat {
 		next := queue[0]
 		queue = queue[1:]
 		for _, pid := range children[next] {
-			if _, seen := tree[pid]; !seen && pid != root {
+			if _, seen := tree[pid]; !seen && pid != root && !without.has(all[pid]) {
 				tree[pid] = all[pid]
 				queue = append(queue, pid)
 			}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"runtime"
 	"strconv"
 	"strings"
@@ -69,6 +70,13 @@ func playSystemRole(role string, args []string) {
 	case "runner": // is always another process by the time one looks
 		fd, _ := strconv.Atoi(os.Getenv(lineVar))
 		runAway(uintptr(fd), []byte("ready 0\n"), []byte("escaped\n"))
+	case "later": // start the role in args whenever USR1 comes
+		asked := make(chan os.Signal, 16)
+		signal.Notify(asked, syscall.SIGUSR1)
+		say("ready %d", os.Getpid())
+		for range asked {
+			spawn(args, nil)
+		}
 	case "first": // the first process of a PID namespace
 		playFirst()
 	default:
@@ -117,6 +125,9 @@ func playFirst() {
 	check(os.Getpid() == 1, "our number is %d; want 1", os.Getpid())
 
 	// With another namespace's /proc only the group is known, and that is said.
+	err := BecomeSubreaper()
+	check(err != nil && strings.Contains(err.Error(), "another PID namespace"),
+		"BecomeSubreaper() with another /proc: %v; want it said", err)
 	p := start(true, "idle")
 	n, err := p.SignalAll(syscall.SIGKILL)
 	check(n == 1 && err != nil, "SignalAll() with another /proc = %d, %v; want 1 and an error", n, err)
@@ -125,16 +136,33 @@ func playFirst() {
 
 	err = unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
 	check(err == nil, "make the mounts private: %v", err)
+	err = unix.Mount("none", "/proc", "tmpfs", 0, "")
+	check(err == nil, "mount something else at /proc: %v", err)
+	err = BecomeSubreaper()
+	check(errors.Is(err, os.ErrNotExist), "BecomeSubreaper() without /proc: %v; want not found", err)
+	err = unix.Unmount("/proc", 0)
+	check(err == nil, "unmount it: %v", err)
 	err = unix.Mount("proc", "/proc", "proc", 0, "")
 	check(err == nil, "mount /proc: %v", err)
+	err = BecomeSubreaper()
+	check(err == nil, "BecomeSubreaper() = %v; want nil", err)
 
-	// Daemons fall to us without our being a subreaper.
+	// Daemons fall to us, and a child that we had before is left alone.
+	earlier, err := syscall.ForkExec(self, []string{self}, &syscall.ProcAttr{
+		Env: roleEnv("idle", fd), Files: []uintptr{0, 1, 2},
+	})
+	check(err == nil, "start an earlier child: %v", err)
 	p = start(true, "leave", "idle")
 	<-p.Exited()
 	check(p.ExitCode() == 0, "ExitCode() = %d; want 0", p.ExitCode())
 	check(!closed(p.Gone()), "Gone is closed while a daemon lives")
 	err = p.KillAll(context.Background())
 	check(err == nil && closed(p.Gone()), "KillAll() = %v; want nil and Gone", err)
+	s, err := readStat(earlier)
+	check(err == nil && !s.dead(), "the earlier child: %+v, %v; want it alive", s, err)
+	_ = syscall.Kill(earlier, syscall.SIGKILL)
+	_, err = syscall.Wait4(earlier, nil, 0, nil)
+	check(err == nil, "reap the earlier child: %v", err)
 
 	if os.Getuid() != 0 || os.Getenv(mappedVar) != "" {
 		return // only one user exists here
@@ -155,8 +183,10 @@ func playFirst() {
 	err = unix.Mount("proc", "/proc", "proc", unix.MS_REMOUNT, "hidepid=1")
 	check(err == nil, "hide processes: %v", err)
 	check(syscall.Setresuid(nobody, nobody, 0) == nil, "become nobody")
-	_, err = Descendants()
+	_, err = p.Descendants()
 	check(err != nil && strings.Contains(err.Error(), "hidden"), "Descendants() with hidepid: %v; want it said", err)
+	others, err := p.others()
+	check(others && err == nil, "others() with hidepid = %t, %v; want true, nil", others, err)
 
 	// KillAll goes on until it can.
 	killed := make(chan error, 1)
@@ -271,10 +301,10 @@ func TestGoneWaitsForWhatTheCommandLeaves(t *testing.T) {
 	if got := p.ExitCode(); got != 0 {
 		t.Errorf("ExitCode() = %d; want 0", got)
 	}
-	if pids, err := Descendants(); err != nil || len(pids) != 1 || pids[0] != grandchild {
+	if pids, err := p.Descendants(); err != nil || len(pids) != 1 || pids[0] != grandchild {
 		// The process in between may just be ending.
 		waitFor(t, "the daemon alone", func() bool {
-			pids, err = Descendants()
+			pids, err = p.Descendants()
 			return err == nil && len(pids) == 1 && pids[0] == grandchild
 		})
 	}
@@ -299,7 +329,7 @@ func TestSignalAllReachesTheGroupAndEveryDaemonOnce(t *testing.T) {
 			for range 3 { // a child in the group, a daemon, and the command
 				want[strconv.Itoa(l.ready())] = true
 			}
-			waitForCount(t, 3)
+			waitForCount(t, p, 3)
 			if n, err := p.SignalAll(syscall.SIGUSR1); n != 3 || err != nil {
 				t.Errorf("SignalAll() = %d, %v; want 3, nil", n, err)
 			}
@@ -358,7 +388,7 @@ func TestKillAllEndsADaemonThatIgnoresTERM(t *testing.T) {
 	p := startRole(t, l, "leave", "deaf")
 	daemon := l.ready()
 	<-p.Exited()
-	waitForCount(t, 1)
+	waitForCount(t, p, 1)
 	if n, err := p.SignalAll(syscall.SIGTERM); n != 1 || err != nil {
 		t.Errorf("SignalAll(TERM) = %d, %v; want 1, nil", n, err)
 	}
@@ -404,8 +434,8 @@ func TestAProcessWithoutItsFirstThreadIsAlive(t *testing.T) {
 	l := newLines(t)
 	p := startRole(t, l, "leave", "headless")
 	pid := l.ready()
-	waitForCount(t, 1)
-	if got := mustDescend(t); got[0] != pid {
+	waitForCount(t, p, 1)
+	if got := mustDescend(t, p); got[0] != pid {
 		t.Errorf("Descendants() = %v; want %d", got, pid)
 	}
 	if n, err := p.SignalAll(syscall.SIGTERM); n != 1 || err != nil {
@@ -429,7 +459,7 @@ func TestANumberThatMayBeAStrangersIsNotSignalled(t *testing.T) {
 	if other := l.ready(); child == parent {
 		child = other
 	}
-	tree, err := scan()
+	tree, err := scan(nil)
 	if err != nil || len(tree) != 2 {
 		t.Fatalf("scan() = %v, %v; want two processes", tree, err)
 	}
@@ -511,7 +541,7 @@ func TestTheCommandDiesWithUs(t *testing.T) {
 	if pids[0] != p.Pid() && pids[1] != p.Pid() {
 		t.Fatalf("%v are ready; want %d among them", pids, p.Pid())
 	}
-	if n := len(mustDescend(t)); n != 2 {
+	if n := len(mustDescend(t, p)); n != 2 {
 		t.Fatalf("%d processes; want the guard and its command", n)
 	}
 	if err := p.Signal(syscall.SIGKILL); err != nil {
@@ -528,7 +558,7 @@ func TestAThousandOrphansAreReaped(t *testing.T) {
 	p := startRole(t, l, "many", "1000")
 	l.ready()
 	waitFor(t, "no zombie is left", func() bool {
-		tree, err := scan()
+		tree, err := scan(nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -576,7 +606,7 @@ func TestNothingIsLeftAfterGone(t *testing.T) {
 	if after := files(); after > before {
 		t.Errorf("%d descriptors are open; want %d, as before", after, before)
 	}
-	tree, err := scan()
+	tree, err := scan(nil)
 	if len(tree) != 0 || err != nil {
 		t.Errorf("scan() = %v, %v; want nothing", tree, err)
 	}
@@ -629,22 +659,22 @@ func TestOnlyProcessesBelowUsAreDescendants(t *testing.T) {
 	} {
 		all[s.pid] = s
 	}
-	got := below(all, 10)
+	got := below(all, 10, nil)
 	if len(got) != 3 || got[11].pid != 11 || got[12].pid != 12 || got[5].pid != 5 {
 		t.Errorf("below(10) = %v; want 5, 11, 12", got)
 	}
 }
 
-// waitForCount waits until we have n living descendants: daemons get rid of the
+// waitForCount waits until n processes of p live: daemons get rid of the
 // process in between on their own time.
-func waitForCount(t *testing.T, n int) {
+func waitForCount(t *testing.T, p *Process, n int) {
 	t.Helper()
-	waitFor(t, fmt.Sprintf("%d descendants", n), func() bool { return len(mustDescend(t)) == n })
+	waitFor(t, fmt.Sprintf("%d descendants", n), func() bool { return len(mustDescend(t, p)) == n })
 }
 
-func mustDescend(t *testing.T) []int {
+func mustDescend(t *testing.T, p *Process) []int {
 	t.Helper()
-	pids, err := Descendants()
+	pids, err := p.Descendants()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,6 +25,13 @@ func waitForChild() error {
 	return nil
 }
 
+// findEarlier returns nil: nobody can be found here, and nobody but CMD's group is
+// signalled.
+func findEarlier() earlier { return nil }
+
+// others is never called, as nobody is known to be earlier.
+func (p *Process) others() (bool, error) { return true, nil }
+
 // orphans reports whether CMD's group still has members, which are nobody's children
 // here once their parent has ended.
 func (p *Process) orphans() bool {
@@ -69,6 +76,6 @@ func (p *Process) SignalAll(sig syscall.Signal) (int, error) {
 func (p *Process) killChildren() bool { return false }
 
 // Descendants returns [errors.ErrUnsupported].
-func Descendants() ([]int, error) {
+func (p *Process) Descendants() ([]int, error) {
 	return nil, fmt.Errorf("find descendants: %w", errors.ErrUnsupported)
 }
