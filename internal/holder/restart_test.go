@@ -2,7 +2,9 @@ package holder_test
 
 import (
 	"context"
+	"math/rand/v2"
 	"testing"
+	"time"
 
 	"github.com/lockgate/lockgate/internal/db/memory"
 	"github.com/lockgate/lockgate/internal/gate"
@@ -160,4 +162,41 @@ func TestARestartAfterTakingForAnEarlierMainUndoesItAndAnswersTheNewOne(t *testi
 	m.leave()
 	r.await("new", gatedir.Released)
 	r.wantFree()
+}
+
+func TestHoldersThatDieAtAnyMomentServeEveryMainOnce(t *testing.T) {
+	r := newRig(t)
+	start := r.listen(gate.Skip)
+	p := start()
+	dieSometime := func() {
+		time.Sleep(rand.N(100 * time.Millisecond))
+		p.kill()
+		p = start()
+	}
+	var last uint64
+	for i := range 8 {
+		m := r.ask(nonce(i))
+		dieSometime()
+		state := r.await(nonce(i), gatedir.Acquired)
+		if state.Token <= last || state.Owner != owner+nonce(i) {
+			t.Errorf("main %d has token %d after %d, owner %q", i, state.Token, last, state.Owner)
+		}
+		last = state.Token
+		dieSometime()
+		renewals := r.count(memory.Renew, nonce(i))
+		r.until("renewals", func() bool { return r.count(memory.Renew, nonce(i)) > renewals })
+		if row := r.row(); row.Token != last || !r.held(nonce(i)) {
+			t.Errorf("main %d: the lock is %+v; want token %d still", i, row, last)
+		}
+		m.leave()
+		if i%2 == 0 {
+			dieSometime()
+		}
+	}
+	r.until("the last release", func() bool { return r.row().Released })
+	for i := range 8 {
+		if n := r.count(memory.Release, nonce(i)); n == 0 {
+			t.Errorf("main %d: the lock was never let go", i)
+		}
+	}
 }
