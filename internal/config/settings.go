@@ -52,7 +52,7 @@ type settings struct {
 	Wrapped        string        `env:"WRAPPED" shown:"true" later:"yes" doc:"whether main runs under lockgate exec"`
 	Sidecar        SidecarKind   `env:"SIDECAR" envDefault:"native" doc:"the kind of container the sidecar is: native or plain"`
 	MainTimeout    time.Duration `env:"MAIN_TIMEOUT" envDefault:"10m" doc:"a sidecar that nobody asks exits after this long"`
-	VerdictTimeout time.Duration `env:"VERDICT_TIMEOUT" envDefault:"2m" by:"sidecar,run,exec" doc:"how old the last sign of the holder may be while exec waits"`
+	VerdictTimeout time.Duration `env:"VERDICT_TIMEOUT" envDefault:"2m" by:"sidecar,run,exec" doc:"how old the last sign of the holder may be while exec waits; one that cannot let go of an earlier lock is silent for 10s"`
 	Dir            string        `env:"DIR" envDefault:"/lockgate" by:"sidecar,exec,check" doc:"the gate directory that sidecar and main share; an absolute path"`
 
 	Cluster      string `env:"CLUSTER" empty:"ok" doc:"the cluster's name, for people"`
