@@ -683,8 +683,7 @@ func TestExitCodesOfCheck(t *testing.T) {
 	check(1, 1)
 
 	touch(t, over)
-	sidecar.awaitOutput("lock acquired")
-	awaitFile(t, filepath.Join(dir["DIR"], "acquired"))
+	main.awaitOutput("starting the command")
 	check(0, 0)
 
 	touch(t, end)
@@ -696,8 +695,7 @@ func TestExitCodesOfCheck(t *testing.T) {
 	// believed for longer than the lease is.
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	start(t, dir, "exec", "--", "sleep", "1000")
-	awaitFile(t, filepath.Join(dir["DIR"], "acquired"))
+	start(t, dir, "exec", "--", "sleep", "1000").awaitOutput("starting the command")
 	sidecar.signal(syscall.SIGKILL)
 	sidecar.wantExit(137)
 	for ctx.Err() == nil && start(t, dir, "check").wait() == 0 {
