@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/term"
 
+	"github.com/lockgate/lockgate/internal/bootclock"
 	"github.com/lockgate/lockgate/internal/config"
 	"github.com/lockgate/lockgate/internal/gatedir"
 	"github.com/lockgate/lockgate/internal/logging"
@@ -164,6 +165,21 @@ func (p *program) wrongConfig(err error) int {
 		p.say("%v", err)
 	}
 	return gatedir.CodeConfig
+}
+
+// load reads the settings of a command, and which boot this is. A code other than
+// 0 is the exit code.
+func (p *program) load(cmd config.Command) (cfg config.Config, boot string, code int) {
+	cfg, err := config.Load(cmd, p.environ)
+	if err != nil {
+		return cfg, "", p.wrongConfig(err)
+	}
+	boot, err = bootclock.BootID()
+	if err != nil {
+		p.say("%v", err)
+		return cfg, "", gatedir.CodeInternal
+	}
+	return cfg, boot, 0
 }
 
 // command splits off CMD from the arguments of run and exec.

@@ -7,7 +7,6 @@ import (
 	"os"
 	"strings"
 
-	"github.com/lockgate/lockgate/internal/bootclock"
 	"github.com/lockgate/lockgate/internal/child"
 	"github.com/lockgate/lockgate/internal/config"
 	"github.com/lockgate/lockgate/internal/gatedir"
@@ -36,14 +35,9 @@ func (p *program) runExec(args []string) int {
 	if code != 0 {
 		return code
 	}
-	cfg, err := config.Load(config.Exec, p.environ)
-	if err != nil {
-		return p.wrongConfig(err)
-	}
-	boot, err := bootclock.BootID()
-	if err != nil {
-		p.say("%v", err)
-		return gatedir.CodeInternal
+	cfg, boot, code := p.load(config.Exec)
+	if code != 0 {
+		return code
 	}
 	dir, err := gatedir.Open(cfg.Dir)
 	if err != nil {

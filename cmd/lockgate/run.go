@@ -34,14 +34,9 @@ func (p *program) runRun(args []string) int {
 	if _, code := p.lookup(argv[0]); code != 0 {
 		return code
 	}
-	cfg, err := config.Load(config.Run, p.environ)
-	if err != nil {
-		return p.wrongConfig(err)
-	}
-	boot, err := bootclock.BootID()
-	if err != nil {
-		p.say("%v", err)
-		return gatedir.CodeInternal
+	cfg, boot, code := p.load(config.Run)
+	if code != 0 {
+		return code
 	}
 	log, flush := p.logger(cfg)
 	defer flush()

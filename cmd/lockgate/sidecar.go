@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/lockgate/lockgate/internal/bootclock"
 	"github.com/lockgate/lockgate/internal/config"
 	"github.com/lockgate/lockgate/internal/gate"
 	"github.com/lockgate/lockgate/internal/gatedir"
@@ -19,14 +18,9 @@ func (p *program) runSidecar(args []string) int {
 	if len(args) > 0 {
 		return p.wrongUsage("unexpected argument %q", args[0])
 	}
-	cfg, err := config.Load(config.Sidecar, p.environ)
-	if err != nil {
-		return p.wrongConfig(err)
-	}
-	boot, err := bootclock.BootID()
-	if err != nil {
-		p.say("%v", err)
-		return gatedir.CodeInternal
+	cfg, boot, code := p.load(config.Sidecar)
+	if code != 0 {
+		return code
 	}
 	dir, err := gatedir.Open(cfg.Dir)
 	if err != nil {
