@@ -207,13 +207,3 @@ func (p *program) logger(cfg config.Config) (log *slog.Logger, flush func()) {
 	})
 	return log, func() { buffer.Close(flushLimit) }
 }
-
-// stopSignal tells whether a signal asks lockgate to stop.
-func stopSignal(sig os.Signal) bool {
-	switch sig {
-	case syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT:
-		return true
-	default:
-		return false
-	}
-}

@@ -18,10 +18,8 @@ import (
 	"github.com/lockgate/lockgate/internal/gate"
 	"github.com/lockgate/lockgate/internal/gatedir"
 	"github.com/lockgate/lockgate/internal/holder"
+	"github.com/lockgate/lockgate/internal/wrap"
 )
-
-// killPatience is how long SIGKILL may need before it is worth a line.
-const killPatience = 2 * time.Second
 
 // runRun is a holder and, as a process of its own, an exec on a private gate
 // directory. So the two guard each other as in a pod: if either is killed or
@@ -106,8 +104,8 @@ func (r *runner) start(argv []string) (code int, err error) {
 	}
 	select {
 	case sig := <-r.signals:
-		if n, ok := sig.(syscall.Signal); ok && stopSignal(sig) {
-			return gatedir.CodeSignal + int(n), fmt.Errorf("told to stop by signal %s", sig)
+		if n, stops := wrap.StopSignal(sig); stops {
+			return gatedir.CodeSignal + n, fmt.Errorf("told to stop by signal %s", sig)
 		}
 	default:
 	}
@@ -137,7 +135,8 @@ func (r *runner) start(argv []string) (code int, err error) {
 func (r *runner) guard(watch <-chan gate.Status, late time.Duration) error {
 	alarm, err := bootclock.NewAlarm()
 	if err != nil {
-		return errors.Join(err, r.killAll())
+		r.killAll()
+		return err
 	}
 	defer alarm.Close()
 	for {
@@ -145,9 +144,11 @@ func (r *runner) guard(watch <-chan gate.Status, late time.Duration) error {
 		case <-r.half.Gone():
 			return nil
 		case <-r.half.Exited():
-			return r.killAll()
+			r.killAll()
+			return nil
 		case <-alarm.C():
-			return r.killAll()
+			r.killAll()
+			return nil
 		case s := <-watch:
 			if s.State == gate.Acquired {
 				alarm.Set(s.KillAt + late)
@@ -160,20 +161,12 @@ func (r *runner) guard(watch <-chan gate.Status, late time.Duration) error {
 	}
 }
 
-// killAll kills all that is left until it is gone. What cannot be killed is said
-// once: the lock stays held as long as it lives.
-func (r *runner) killAll() error {
-	for said := false; ; said = true {
-		ctx, cancel := context.WithTimeout(context.Background(), killPatience)
-		err := r.half.KillAll(ctx)
-		cancel()
-		if err == nil {
-			return nil
-		}
-		if !said {
-			r.log.Error("the command does not end, not even by SIGKILL", "err", err)
-		}
-	}
+// killAll kills all that is left until it is gone. The lock stays held as long as
+// something lives.
+func (r *runner) killAll() {
+	r.half.KillUntilGone(func(err error) {
+		r.log.Error("the command does not end, not even by SIGKILL", "err", err)
+	})
 }
 
 // pass hands a signal on to the guarding half. A half that has not asked for

@@ -9,6 +9,7 @@ import (
 	"github.com/lockgate/lockgate/internal/gate"
 	"github.com/lockgate/lockgate/internal/gatedir"
 	"github.com/lockgate/lockgate/internal/holder"
+	"github.com/lockgate/lockgate/internal/wrap"
 )
 
 // errToldToStop is the cause with which the sidecar's context ends.
@@ -57,7 +58,7 @@ func (p *program) runSidecar(args []string) int {
 			case <-quit:
 				return
 			case sig := <-p.signals:
-				if stopSignal(sig) && ctx.Err() == nil {
+				if _, stops := wrap.StopSignal(sig); stops && ctx.Err() == nil {
 					log.Info("told to stop; a lock that is held stays held until main has ended", "signal", sig.String())
 					cancel(fmt.Errorf("%w by signal %s", errToldToStop, sig))
 				}

@@ -23,9 +23,7 @@ func main() {
 	linger := flag.Duration("linger", 0, "after SIGTERM, live this much longer")
 	code := flag.Int("exit", 0, "exit with this code")
 	stubbornChild := flag.Bool("stubborn-grandchild", false, "the grandchild ignores SIGTERM")
-	leave := flag.Bool("leave", false, "end without waiting for the grandchild (it lives on)")
 	flag.Parse()
-	_ = leave // the grandchild is never waited for; the flag says so in the test
 
 	if *witness != "" {
 		f, err := os.OpenFile(*witness, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)

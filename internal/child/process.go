@@ -327,6 +327,25 @@ func wakes(sig syscall.Signal) bool {
 	return false
 }
 
+// killPatience is how long SIGKILL may need before it is worth saying.
+const killPatience = 2 * time.Second
+
+// KillUntilGone is [Process.KillAll] without an end: it returns after Gone. What
+// cannot be killed is told to say, once.
+func (p *Process) KillUntilGone(say func(error)) {
+	for said := false; ; said = true {
+		ctx, cancel := context.WithTimeout(context.Background(), killPatience)
+		err := p.KillAll(ctx)
+		cancel()
+		if err == nil {
+			return
+		}
+		if !said {
+			say(err)
+		}
+	}
+}
+
 // KillAll kills CMD and every descendant, again and again until Gone, because a
 // process can start another while we look. It returns nil after Gone, or an error
 // that wraps the context's cause and says what is left: a process that is stuck in

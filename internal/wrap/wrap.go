@@ -36,9 +36,6 @@ const (
 	// lookEvery is how often the state is looked at when no event comes.
 	lookEvery = 500 * time.Millisecond
 
-	// killPatience is how long SIGKILL may need before it is worth a line.
-	killPatience = 2 * time.Second
-
 	// signalLag is how long a signal of our own may take after the holder's: the
 	// containers of a pod are told to stop one after the other, up to 2s apart.
 	signalLag = 3 * time.Second
@@ -100,11 +97,7 @@ func Run(cfg Config) int {
 			"err", err, "setting", "LOCKGATE_DIR")
 		return gatedir.CodeConfig
 	}
-	level := slog.LevelInfo
-	if cfg.Quiet {
-		level = slog.LevelDebug
-	}
-	w.Log.Log(context.Background(), level, "asking the sidecar for the lock", "dir", cfg.Dir.Path())
+	w.Log.Log(context.Background(), w.level(slog.LevelInfo), "asking the sidecar for the lock", "dir", cfg.Dir.Path())
 	code, ok := w.wait()
 	if ok {
 		code = w.run()
@@ -137,7 +130,7 @@ func (w *wrapper) wait() (code int, ok bool) {
 	for {
 		select {
 		case sig := <-w.Signals:
-			if n, stops := stopSignal(sig); stops {
+			if n, stops := StopSignal(sig); stops {
 				w.Log.Info("told to stop before the command had started", "signal", sig.String())
 				return gatedir.CodeSignal + n, false
 			}
@@ -188,12 +181,16 @@ func (w *wrapper) noVerdict(silent time.Duration, unreadable error) {
 	w.Log.Error("no verdict came; is the lockgate sidecar running, with the same gate directory?", attrs...)
 }
 
+// level is the level of a line that a holder in the same process tree logs too.
+func (w *wrapper) level(alone slog.Level) slog.Level {
+	if w.Quiet {
+		return slog.LevelDebug
+	}
+	return alone
+}
+
 // verdict judges a final word, or an acquired lock.
 func (w *wrapper) verdict(state gatedir.State, now time.Duration) (code int, ok bool) {
-	level := slog.LevelInfo
-	if w.Quiet {
-		level = slog.LevelDebug
-	}
 	ctx := context.Background()
 	switch state.Verdict {
 	case gatedir.Acquired:
@@ -203,16 +200,13 @@ func (w *wrapper) verdict(state gatedir.State, now time.Duration) (code int, ok 
 			w.Log.Error("the verdict came too late to be trusted", "lock", state.Lock, "token", state.Token)
 			return gatedir.CodeLost, false
 		}
-		w.Log.Log(ctx, level, "lock is held, starting the command", "lock", state.Lock, "token", state.Token)
+		w.Log.Log(ctx, w.level(slog.LevelInfo), "lock is held, starting the command", "lock", state.Lock, "token", state.Token)
 		return 0, true
 	case gatedir.Skipped:
-		w.Log.Log(ctx, level, "lock is busy, skipping", "lock", state.Lock, "reason", state.Reason)
+		w.Log.Log(ctx, w.level(slog.LevelInfo), "lock is busy, skipping", "lock", state.Lock, "reason", state.Reason)
 		return state.Policy.SkipExitCode, false
 	default:
-		if !w.Quiet {
-			level = slog.LevelError
-		}
-		w.Log.Log(ctx, level, "the command does not run", "lock", state.Lock, "outcome", string(state.Verdict), "reason", state.Reason)
+		w.Log.Log(ctx, w.level(slog.LevelError), "the command does not run", "lock", state.Lock, "outcome", string(state.Verdict), "reason", state.Reason)
 		if state.Code < 1 || state.Code > 255 {
 			return gatedir.CodeUnavailable, false // whatever it is, it is no success
 		}
@@ -235,7 +229,7 @@ func (w *wrapper) run() int {
 	for pending := true; pending; {
 		select {
 		case sig := <-w.Signals:
-			if n, stops := stopSignal(sig); stops {
+			if n, stops := StopSignal(sig); stops {
 				return gatedir.CodeSignal + n
 			}
 		default:
@@ -391,17 +385,9 @@ func (s *supervisor) kill() {
 	s.killing = make(chan struct{})
 	go func() {
 		defer close(s.killing)
-		for said := false; ; said = true {
-			ctx, cancel := context.WithTimeout(context.Background(), killPatience)
-			err := s.p.KillAll(ctx)
-			cancel()
-			if err == nil {
-				return
-			}
-			if !said {
-				s.Log.Error("the command does not end, not even by SIGKILL", "err", err)
-			}
-		}
+		s.p.KillUntilGone(func(err error) {
+			s.Log.Error("the command does not end, not even by SIGKILL", "err", err)
+		})
 	}()
 }
 
@@ -435,8 +421,8 @@ func (s *supervisor) pass(sig os.Signal) {
 	}
 }
 
-// stopSignal tells whether a signal asks a process to stop.
-func stopSignal(sig os.Signal) (int, bool) {
+// StopSignal tells whether a signal asks a process to stop, and its number.
+func StopSignal(sig os.Signal) (int, bool) {
 	n, ok := sig.(syscall.Signal)
 	if !ok {
 		return 0, false
