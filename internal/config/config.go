@@ -8,12 +8,13 @@
 //
 // # Which command reads what
 //
-// sidecar and run check every setting. exec reads DIR, VERDICT_TIMEOUT, POD_UID,
-// LOG_FORMAT and LOG_LEVEL, check reads DIR and POD_UID: what they must follow
-// beyond that travels in the verdict. A setting that a command does not read
-// may be present (one envFrom often serves both containers) and is not looked
-// at, good or bad. A LOCKGATE_ name that is no setting at all is refused by
-// every command.
+// sidecar, init and run check every setting that means something to them. exec
+// reads DIR, VERDICT_TIMEOUT, POD_UID, LOG_FORMAT and LOG_LEVEL, check reads DIR
+// and POD_UID: what they must follow beyond that travels in the verdict. status,
+// unlock and migrate read what leads to the database, config reads everything
+// and needs nothing. A setting that a command does not read may be present (one
+// envFrom often serves all containers) and is not looked at, good or bad. A
+// LOCKGATE_ name that is no setting at all is refused by every command.
 //
 // # Empty values
 //
@@ -37,9 +38,14 @@ type Command string
 // The commands.
 const (
 	Sidecar Command = "sidecar"
+	Init    Command = "init"
 	Run     Command = "run"
 	Exec    Command = "exec"
 	Check   Command = "check"
+	Status  Command = "status"
+	Unlock  Command = "unlock"
+	Migrate Command = "migrate"
+	Show    Command = "config"
 )
 
 // OnBusy is what a contender does that finds the lock busy.
@@ -50,6 +56,15 @@ const (
 	Skip OnBusy = "skip"
 	Wait OnBusy = "wait"
 	Fail OnBusy = "fail"
+)
+
+// OnLost is what happens to CMD when the lock is lost.
+type OnLost string
+
+// The values of ON_LOST.
+const (
+	Stop     OnLost = "stop"
+	Continue OnLost = "continue"
 )
 
 // SidecarKind is the kind of container that a sidecar is.
@@ -79,6 +94,7 @@ type Config struct {
 	Name string // the lock, after expansion
 
 	OnBusy       OnBusy
+	Run          string        // the run that this process belongs to; may be empty
 	WaitTimeout  time.Duration // 0 waits for ever
 	PollEvery    time.Duration
 	StartTimeout time.Duration
@@ -87,16 +103,27 @@ type Config struct {
 	RenewEvery   time.Duration
 	StopGrace    time.Duration // 0 kills at once
 	SafetyMargin time.Duration
+	MinHold      time.Duration // 0 for none
+	MaxHold      time.Duration // 0 for none
+	OnLost       OnLost
 
 	SkipExitCode int // 0 to 125
 
+	Wrapped        bool // main runs under lockgate exec
 	SidecarKind    SidecarKind
 	MainTimeout    time.Duration
 	VerdictTimeout time.Duration
 	Dir            string // absolute
+	DirIsSet       bool   // somebody chose Dir; otherwise it is the default
 
 	// Who we are, for people; each may be empty.
 	Cluster, PodNamespace, PodName, PodUID, NodeName string
+
+	// TerminationLog is the file for the holder's one line. When nobody chose
+	// it, TerminationLogIsSet is false, and the file is written only if it is
+	// there.
+	TerminationLog      string
+	TerminationLogIsSet bool
 
 	LogFormat string // LogAuto, LogJSON or LogText
 	LogLevel  slog.Level
@@ -116,8 +143,11 @@ type Config struct {
 }
 
 // CallLimit is the longest a single store call may take: RenewEvery, but no
-// more than 5s.
+// more than 5s; 5s also for a command that renews nothing.
 func (c Config) CallLimit() time.Duration {
+	if c.RenewEvery == 0 {
+		return callLimitMax
+	}
 	return min(c.RenewEvery, callLimitMax)
 }
 

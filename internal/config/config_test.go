@@ -61,6 +61,7 @@ func TestDefaultsAreThoseOfTheDocumentation(t *testing.T) {
 		Name: "nightly", OnBusy: Skip,
 		WaitTimeout: 5 * time.Minute, PollEvery: time.Second, StartTimeout: time.Minute,
 		TTL: 2 * time.Minute, RenewEvery: 20 * time.Second, StopGrace: 10 * time.Second, SafetyMargin: 5 * time.Second,
+		OnLost: Stop, Wrapped: true, TerminationLog: "/dev/termination-log",
 		SidecarKind: Native, MainTimeout: 10 * time.Minute, VerdictTimeout: 2 * time.Minute, Dir: "/lockgate",
 		LogFormat: LogAuto, LogLevel: slog.LevelInfo,
 		Table: "lockgate_locks", AutoMigrate: true,
@@ -81,13 +82,16 @@ func TestEverySettingReachesItsField(t *testing.T) {
 		"LOCKGATE_SKIP_EXIT_CODE=125", "LOCKGATE_SIDECAR=plain", "LOCKGATE_MAIN_TIMEOUT=4s", "LOCKGATE_VERDICT_TIMEOUT=6s",
 		"LOCKGATE_DIR=/gate", "LOCKGATE_CLUSTER=west", "LOCKGATE_POD_NAMESPACE=ns", "LOCKGATE_POD_NAME=pod",
 		"LOCKGATE_POD_UID=uid", "LOCKGATE_NODE_NAME=node", "LOCKGATE_LOG_FORMAT=text", "LOCKGATE_LOG_LEVEL=WARN",
-		"LOCKGATE_DB_TABLE=t_1", "LOCKGATE_DB_AUTO_MIGRATE=false", "LOCKGATE_DB_TLS=require", "NO_COLOR=1", "LOCKGATE_LOCK=outer")...)
+		"LOCKGATE_RUN=job-1", "LOCKGATE_MIN_HOLD=7s", "LOCKGATE_MAX_HOLD=8s", "LOCKGATE_ON_LOST=continue", "LOCKGATE_WRAPPED=1",
+		"LOCKGATE_TERMINATION_LOG=/t", "LOCKGATE_DB_TABLE=t_1", "LOCKGATE_DB_AUTO_MIGRATE=false", "LOCKGATE_DB_TLS=require", "NO_COLOR=1", "LOCKGATE_LOCK=outer")...)
 	want := Config{
 		Name: "nightly", OnBusy: Wait,
 		WaitTimeout: 0, PollEvery: 50 * time.Millisecond, StartTimeout: 3 * time.Second,
 		TTL: 10 * time.Second, RenewEvery: time.Second, StopGrace: 0, SafetyMargin: 300 * time.Millisecond,
 		SkipExitCode: 125, SidecarKind: Plain, MainTimeout: 4 * time.Second, VerdictTimeout: 6 * time.Second,
-		Dir: "/gate", Cluster: "west", PodNamespace: "ns", PodName: "pod", PodUID: "uid", NodeName: "node",
+		Run: "job-1", MinHold: 7 * time.Second, MaxHold: 8 * time.Second, OnLost: Continue, Wrapped: true,
+		TerminationLog: "/t", TerminationLogIsSet: true,
+		Dir: "/gate", DirIsSet: true, Cluster: "west", PodNamespace: "ns", PodName: "pod", PodUID: "uid", NodeName: "node",
 		LogFormat: LogText, LogLevel: slog.LevelWarn, NoColor: true,
 		Table: "t_1", AutoMigrate: false, InsideLock: "outer",
 		Database: got.Database,
@@ -232,7 +236,7 @@ func TestOneWrongSettingIsOneProblemThatHelps(t *testing.T) {
 func TestEverythingWrongIsReportedAtOnce(t *testing.T) {
 	got := problems(t, Sidecar,
 		"LOCKGATE_TTL=90", "LOCKGATE_ON_BUSY=maybe", "LOCKGATE_NAME=${NOPE}", "LOCKGATE_DB_URL=mysql://h/d",
-		"LOCKGATE_DB_TLS=yes", "LOCKGATE_SKIP_EXIT_CODE=300", "LOCKGATE_NMAE=x", "LOCKGATE_MIN_HOLD=1m", "LOCKGATE_DIR=x", "LOCKGATE_CLUSTER=\x01")
+		"LOCKGATE_DB_TLS=yes", "LOCKGATE_SKIP_EXIT_CODE=300", "LOCKGATE_NMAE=x", "LOCKGATE_MIN_HOLD=1", "LOCKGATE_DIR=x", "LOCKGATE_CLUSTER=\x01")
 	for _, name := range []string{"TTL", "ON_BUSY", "NAME", "DB_URL", "DB_TLS", "SKIP_EXIT_CODE", "NMAE", "MIN_HOLD", "DIR", "CLUSTER"} {
 		n := 0
 		for _, p := range got {
@@ -266,7 +270,7 @@ func TestEverySettingEmptyIsReportedForEachThatMatters(t *testing.T) {
 	for _, f := range fields() {
 		environ = append(environ, f.name+"=")
 	}
-	for _, cmd := range []Command{Sidecar, Run} {
+	for _, cmd := range []Command{Sidecar, Init, Run, Show} {
 		var want []string
 		for _, f := range fields() {
 			if !f.emptyOK && slices.Contains(f.by, cmd) {
@@ -294,7 +298,6 @@ func TestTheDownwardAPIMayBeEmpty(t *testing.T) {
 
 func TestWhatDoesNothingYetIsRefusedEvenAtItsDefault(t *testing.T) {
 	for _, kv := range []string{
-		"RUN=job", "MIN_HOLD=0", "MAX_HOLD=0", "ON_LOST=stop", "WRAPPED=true", "TERMINATION_LOG=/dev/termination-log",
 		"LISTEN=off", "LISTEN=", "DB_LAYOUT=lockgate", "DB_TIME_ZONE=UTC", "DB_CA_FILE=/ca", "DB_CERT_FILE=/c", "DB_KEY_FILE=/k",
 		"DB_TLS=verify-ca", "DB_TLS=verify-full",
 	} {
@@ -333,13 +336,13 @@ func TestExecAndCheckLookOnlyAtWhatTheyUse(t *testing.T) {
 	}
 	exec := append(slices.Clone(shared), "LOCKGATE_VERDICT_TIMEOUT=3s", "LOCKGATE_LOG_LEVEL=debug", "LOCKGATE_LOG_FORMAT=json")
 	got := mustLoad(t, Exec, exec...)
-	want := Config{Dir: "/gate", PodUID: "uid", VerdictTimeout: 3 * time.Second, LogFormat: LogJSON, LogLevel: slog.LevelDebug, InsideLock: "outer"}
+	want := Config{Dir: "/gate", DirIsSet: true, PodUID: "uid", VerdictTimeout: 3 * time.Second, LogFormat: LogJSON, LogLevel: slog.LevelDebug, InsideLock: "outer"}
 	if got != want {
 		t.Errorf("load(exec) = %+v; want %+v", got, want)
 	}
 	check := append(slices.Clone(shared), "LOCKGATE_VERDICT_TIMEOUT=x", "LOCKGATE_LOG_LEVEL=x", "LOCKGATE_LOG_FORMAT=x")
 	got = mustLoad(t, Check, check...)
-	want = Config{Dir: "/gate", PodUID: "uid", LogFormat: LogAuto, LogLevel: slog.LevelInfo, InsideLock: "outer"}
+	want = Config{Dir: "/gate", DirIsSet: true, PodUID: "uid", LogFormat: LogAuto, LogLevel: slog.LevelInfo, InsideLock: "outer"}
 	if got != want {
 		t.Errorf("load(check) = %+v; want %+v", got, want)
 	}
@@ -389,7 +392,7 @@ func TestSettingsAreDocumentedAndRead(t *testing.T) {
 		seen[s.Name] = true
 		got := problems(t, Sidecar, minimal(s.Name+"=")...)
 		refused := len(got) > 0 && strings.Contains(got[0], "is not supported")
-		if refused == s.Supported && s.Name != Prefix+"RUN" {
+		if refused == s.Supported {
 			t.Errorf("%s: Supported = %v, but problems = %q", s.Name, s.Supported, got)
 		}
 	}
@@ -409,6 +412,7 @@ func TestShownDefaultsAreAccepted(t *testing.T) {
 		a := mustLoad(t, Sidecar, minimal()...)
 		b := mustLoad(t, Sidecar, minimal(f.name+"="+f.fallback)...)
 		a.Database, b.Database = Database{}, Database{}
+		b.DirIsSet = a.DirIsSet
 		if a != b {
 			t.Errorf("%s=%s changes the settings from %+v to %+v", f.name, f.fallback, a, b)
 		}

@@ -437,13 +437,13 @@ func (l *loader) conflict(a, b string) {
 }
 
 // defaultFile returns the SQLite file of this user on this machine, which is
-// only for run and only outside containers: inside one the file would go with
+// not for a pod's containers, and only outside of any: inside one the file would go with
 // the container and exclude nobody.
 func (l *loader) defaultFile() (string, bool) {
 	const example = "for example " + varURL + "=" + mysqlForm
 	contained := l.isSet("KUBERNETES_SERVICE_HOST") || l.exists("/.dockerenv") || l.exists("/run/.containerenv")
 	switch {
-	case l.cmd != Run:
+	case l.cmd == Sidecar, l.cmd == Init:
 		l.problem(varURL, "is not set; say where the locks are, %s", example)
 		return "", false
 	case contained:

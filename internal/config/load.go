@@ -27,6 +27,9 @@ const (
 	minRenewEvery = 50 * time.Millisecond
 	minPollEvery  = 10 * time.Millisecond
 
+	// minMaxHold leaves CMD the time to do something before it is stopped.
+	minMaxHold = time.Second
+
 	// maxWait bounds every other duration.
 	maxWait = 365 * 24 * time.Hour
 )
@@ -38,7 +41,12 @@ const (
 	maxLabelBytes     = 63
 	maxSubdomainBytes = 253
 	maxUIDBytes       = 128
+	maxRunBytes       = 255 // what every store keeps unchanged
 )
+
+// defaultTerminationLog is where kubelet looks unless the container says
+// otherwise (terminationMessagePath).
+const defaultTerminationLog = "/dev/termination-log"
 
 // Load reads the settings of one command from a list of NAME=value, as
 // os.Environ returns it. The error is an [*Error] that lists every problem.
@@ -53,7 +61,7 @@ func Load(cmd Command, environ []string) (Config, error) {
 func load(cmd Command, environ []string, exists func(string) bool) (Config, error) {
 	l := loader{
 		cmd:    cmd,
-		vars:   env.ToMap(environ),
+		vars:   toMap(environ),
 		exists: exists,
 		fields: fields(),
 		bad:    map[string]bool{},
@@ -72,11 +80,17 @@ func load(cmd Command, environ []string, exists func(string) bool) (Config, erro
 	}
 	l.checkDir(s.Dir)
 	l.word(varPodUID, s.PodUID, maxUIDBytes)
+	c.DirIsSet = l.isSet(varDir)
 	switch cmd {
 	case Exec:
 		c.VerdictTimeout = s.VerdictTimeout
 		l.within(varVerdictTimeout, s.VerdictTimeout, time.Nanosecond, maxWait)
-	case Sidecar, Run:
+	case Status, Unlock, Migrate:
+		l.store(&c, s)
+		c.StartTimeout = s.StartTimeout
+		l.within(varStartTimeout, s.StartTimeout, time.Nanosecond, maxWait)
+	case Sidecar, Init, Run, Show:
+		l.store(&c, s)
 		l.holder(&c, s)
 	}
 	if len(l.problems) > 0 {
@@ -84,6 +98,9 @@ func load(cmd Command, environ []string, exists func(string) bool) (Config, erro
 	}
 	return c, nil
 }
+
+// toMap is the environment by name; of several entries for one the last counts.
+func toMap(environ []string) map[string]string { return env.ToMap(environ) }
 
 // Variables that the checks name.
 const (
@@ -95,6 +112,14 @@ const (
 	varRenewEvery     = Prefix + "RENEW_EVERY"
 	varStopGrace      = Prefix + "STOP_GRACE"
 	varSafetyMargin   = Prefix + "SAFETY_MARGIN"
+	varOnBusy         = Prefix + "ON_BUSY"
+	varRun            = Prefix + "RUN"
+	varMinHold        = Prefix + "MIN_HOLD"
+	varMaxHold        = Prefix + "MAX_HOLD"
+	varOnLost         = Prefix + "ON_LOST"
+	varWrapped        = Prefix + "WRAPPED"
+	varSidecar        = Prefix + "SIDECAR"
+	varTerminationLog = Prefix + "TERMINATION_LOG"
 	varSkipExitCode   = Prefix + "SKIP_EXIT_CODE"
 	varMainTimeout    = Prefix + "MAIN_TIMEOUT"
 	varVerdictTimeout = Prefix + "VERDICT_TIMEOUT"
@@ -186,16 +211,22 @@ func (l *loader) parse(s *settings, use map[string]string) {
 	}
 }
 
-// holder checks and fills what the commands that take locks read.
-func (l *loader) holder(c *Config, s settings) {
-	c.Name = l.lockName(s.Name)
+// store checks and fills what leads to the table of locks.
+func (l *loader) store(c *Config, s settings) {
 	l.database(c, s)
 	c.Table, c.AutoMigrate = s.DBTable, s.DBAutoMigrate
 	if l.fine(varTable) && !isTableName(s.DBTable) {
 		l.problem(varTable, "is %s: a table's name is 1 to 64 letters, digits and underscores, with no digit first", quote(s.DBTable))
 	}
+}
 
-	c.OnBusy, c.SkipExitCode, c.SidecarKind = s.OnBusy, s.SkipExitCode, s.Sidecar
+// holder checks and fills what the commands that take locks read beyond that.
+func (l *loader) holder(c *Config, s settings) {
+	c.Name = l.lockName(s.Name)
+	c.OnBusy, c.SkipExitCode = s.OnBusy, s.SkipExitCode
+	c.Wrapped, c.SidecarKind, c.OnLost = s.Wrapped, s.Sidecar, s.OnLost
+	c.Run = s.Run
+	l.word(varRun, s.Run, maxRunBytes)
 	if l.fine(varSkipExitCode) && (s.SkipExitCode < 0 || s.SkipExitCode > 125) {
 		l.problem(varSkipExitCode, "is %d: write a number from 0 to 125; shells use the others for signals", s.SkipExitCode)
 	}
@@ -211,6 +242,9 @@ func (l *loader) holder(c *Config, s settings) {
 			l.told(varPollEvery, s.PollEvery), varWaitTimeout, l.told(varWaitTimeout, s.WaitTimeout))
 	}
 	l.lease(c, s)
+	l.hold(c, s)
+	l.unwrapped(c)
+	l.terminationLog(c, s)
 
 	c.Cluster, c.PodNamespace, c.PodName, c.NodeName = s.Cluster, s.PodNamespace, s.PodName, s.NodeName
 	l.word(varCluster, s.Cluster, maxClusterBytes)
@@ -253,13 +287,78 @@ func (l *loader) lease(c *Config, s settings) {
 	if trust <= 0 {
 		l.problem(varStopGrace, "(%s) and %s (%s) together leave nothing of the %s (%s); make them shorter or the TTL longer",
 			l.told(varStopGrace, c.StopGrace), varSafetyMargin, l.told(varSafetyMargin, c.SafetyMargin), varTTL, l.told(varTTL, c.TTL))
-	} else if 3*c.RenewEvery > trust {
+	} else if l.cmd != Init && 3*c.RenewEvery > trust {
 		l.problem(varRenewEvery, "(%s) does not fit three times into the time that a lease is trusted, which is %s: %s (%s) less %s (%s) and %s (%s); make the first shorter or the TTL longer",
 			l.told(varRenewEvery, c.RenewEvery), short(trust),
 			varTTL, l.told(varTTL, c.TTL),
 			varStopGrace, l.told(varStopGrace, c.StopGrace),
 			varSafetyMargin, l.told(varSafetyMargin, c.SafetyMargin))
 	}
+}
+
+// hold checks and fills how long a lock is held at least and at most.
+func (l *loader) hold(c *Config, s settings) {
+	c.MinHold, c.MaxHold = s.MinHold, s.MaxHold
+	l.within(varMinHold, s.MinHold, 0, maxTTL)
+	if s.MaxHold != 0 {
+		l.within(varMaxHold, s.MaxHold, minMaxHold, maxWait)
+	}
+	if l.fine(varMinHold, varMaxHold) && c.MaxHold != 0 && c.MaxHold < c.MinHold {
+		l.problem(varMaxHold, "(%s) is shorter than %s (%s), so that no hold could satisfy both; make it longer, or 0 for no limit",
+			short(c.MaxHold), varMinHold, short(c.MinHold))
+	}
+	if l.cmd == Init && l.fine(varMinHold) && c.MinHold != 0 {
+		l.problem(varMinHold, "means nothing to init, because nobody tells it that main succeeded; unset it: the lock is held for %s (%s) anyway",
+			varTTL, l.told(varTTL, c.TTL))
+	}
+}
+
+// unwrapped refuses what needs somebody around main.
+func (l *loader) unwrapped(c *Config) {
+	if c.Wrapped || l.cmd == Run || !l.fine(varWrapped) {
+		return
+	}
+	const setting = varWrapped + "=false"
+	if l.fine(varMinHold) && c.MinHold != 0 && l.cmd != Init {
+		l.problem(varMinHold, "does not go with %s, because nobody tells lockgate that main succeeded; unset it", setting)
+	}
+	if l.fine(varMaxHold) && c.MaxHold != 0 {
+		l.problem(varMaxHold, "does not go with %s, because nobody would stop main; unset it, and set activeDeadlineSeconds on the Job", setting)
+	}
+	if l.fine(varOnLost) && c.OnLost == Continue {
+		l.problem(varOnLost, "is continue, which does not go with %s: main's liveness probe decides; unset it, and leave that probe out", setting)
+	}
+	switch {
+	case !l.fine(varOnBusy):
+	case l.cmd == Init && c.OnBusy == Skip:
+		l.problem(varOnBusy, "(%s) does not go with %s in init: main would run without the lock; set it to wait or fail", l.toldWord(varOnBusy, string(c.OnBusy)), setting)
+	case l.cmd != Init && c.OnBusy == Fail:
+		l.problem(varOnBusy, "is fail, which does not go with %s: a sidecar cannot fail the pod; set it to wait, or to skip for a main that looks at the files", setting)
+	}
+	if l.fine(varSidecar) && c.SidecarKind == Plain && l.cmd != Init {
+		l.problem(varSidecar, "is plain, which does not go with %s in this version: it could not see when main has ended; use a native sidecar, or run main under lockgate exec", setting)
+	}
+}
+
+// terminationLog fills where the holder's one line goes. What is main's own is
+// left alone: run is main, and so it has no default.
+func (l *loader) terminationLog(c *Config, s settings) {
+	c.TerminationLog, c.TerminationLogIsSet = s.TerminationLog, s.TerminationLog != ""
+	switch {
+	case !l.fine(varTerminationLog):
+	case c.TerminationLogIsSet && !filepath.IsAbs(s.TerminationLog):
+		l.problem(varTerminationLog, "is %s: write an absolute path", quote(s.TerminationLog))
+	case !c.TerminationLogIsSet && l.cmd != Run:
+		c.TerminationLog = defaultTerminationLog
+	}
+}
+
+// toldWord is told for a setting that is a word.
+func (l *loader) toldWord(name, value string) string {
+	if l.isSet(name) {
+		return value
+	}
+	return value + " by default"
 }
 
 // told is a duration as a message shows it, with a word when nobody set it.
@@ -287,6 +386,9 @@ func (l *loader) lockName(raw string) string {
 	if !l.fine(varName) {
 		return ""
 	}
+	if !l.isSet(varName) && l.cmd == Show {
+		return ""
+	}
 	if !l.isSet(varName) {
 		l.problem(varName, "is not set; give the lock a name, for example %s=nightly-report", varName)
 		return ""
@@ -302,7 +404,7 @@ func (l *loader) lockName(raw string) string {
 		l.problem(varName, "%v", err)
 		return ""
 	}
-	if inside, ok := l.vars[LockVar]; ok && inside == name {
+	if inside, ok := l.vars[LockVar]; ok && inside == name && l.cmd != Show {
 		l.problem(varName, "is %s, and %s says that we are already inside this lock: waiting for it would never end; use another name, or call the command without lockgate", quote(name), LockVar)
 		return ""
 	}

@@ -33,6 +33,7 @@ func parsers() map[reflect.Type]env.ParserFunc {
 			return b, nil
 		},
 		reflect.TypeFor[OnBusy]():      choice(Skip, Wait, Fail),
+		reflect.TypeFor[OnLost]():      choice(Stop, Continue),
 		reflect.TypeFor[SidecarKind](): choice(Native, Plain),
 		reflect.TypeFor[logFormat]():   choice[logFormat](LogAuto, LogJSON, LogText),
 		reflect.TypeFor[TLS](): func(v string) (any, error) {

@@ -14,7 +14,8 @@ import (
 //	envDefault  the default; none means that it is derived, or that there is none
 //	shown       the default as people read it, where envDefault does not say it
 //	doc         what it means
-//	by          the commands that read it; none means sidecar and run
+//	by          the commands that read it; none means those that take locks, and
+//	            for what leads to the database also those that look at locks
 //	empty       "ok" when it may be set to nothing
 //	later       "yes" when this version refuses it
 type settings struct {
@@ -35,35 +36,35 @@ type settings struct {
 	DBAutoMigrate  bool   `env:"DB_AUTO_MIGRATE" envDefault:"true" doc:"create the table when it is missing and we may"`
 
 	OnBusy       OnBusy        `env:"ON_BUSY" envDefault:"skip" doc:"what to do when the lock is busy: skip, wait or fail"`
-	Run          string        `env:"RUN" empty:"ok" later:"yes" doc:"the run that this pod belongs to"`
+	Run          string        `env:"RUN" empty:"ok" doc:"the run that this process belongs to, in a Job the label batch.kubernetes.io/controller-uid; a holder of the same run is waited for, whatever ON_BUSY says: the longer of WAIT_TIMEOUT and the rest of its lease"`
 	WaitTimeout  time.Duration `env:"WAIT_TIMEOUT" envDefault:"5m" doc:"how long wait waits; 0 waits for ever"`
 	PollEvery    time.Duration `env:"POLL_EVERY" envDefault:"1s" doc:"how often a waiting contender asks"`
-	StartTimeout time.Duration `env:"START_TIMEOUT" envDefault:"1m" doc:"how long a database that cannot be reached is tried again"`
+	StartTimeout time.Duration `env:"START_TIMEOUT" envDefault:"1m" by:"sidecar,init,run,migrate" doc:"how long a database that cannot be reached is tried again"`
 
 	TTL          time.Duration `env:"TTL" envDefault:"2m" doc:"life of the lease without a renewal; 2s to 720h"`
 	RenewEvery   time.Duration `env:"RENEW_EVERY" shown:"TTL/6" doc:"how often the lease is renewed; also the longest a store call may take"`
 	StopGrace    time.Duration `env:"STOP_GRACE" shown:"10s or TTL/4, the smaller" doc:"from SIGTERM to SIGKILL where lockgate decides to stop CMD"`
 	SafetyMargin time.Duration `env:"SAFETY_MARGIN" shown:"5s or TTL/8, the smaller" doc:"CMD is dead this long before the lease ends; at least 200ms"`
-	MinHold      string        `env:"MIN_HOLD" shown:"0" later:"yes" doc:"how long the lock stays taken after a success"`
-	MaxHold      string        `env:"MAX_HOLD" shown:"0" later:"yes" doc:"the age at which CMD is stopped"`
-	OnLost       string        `env:"ON_LOST" shown:"stop" later:"yes" doc:"what happens to CMD when the lock is lost"`
+	MinHold      time.Duration `env:"MIN_HOLD" envDefault:"0" doc:"after CMD succeeded, the lock stays taken until this long after it was acquired, but not for the same run; not for init and not with WRAPPED=false"`
+	MaxHold      time.Duration `env:"MAX_HOLD" envDefault:"0" doc:"at this age of the lock CMD is stopped, then the lock is released; 0 for no limit"`
+	OnLost       OnLost        `env:"ON_LOST" envDefault:"stop" doc:"what happens to CMD when the lock is lost: stop, or continue, which gives up the promise that only one runs"`
 	SkipExitCode int           `env:"SKIP_EXIT_CODE" envDefault:"0" doc:"the exit code of a skip, 0 to 125"`
 
-	Wrapped        string        `env:"WRAPPED" shown:"true" later:"yes" doc:"whether main runs under lockgate exec"`
-	Sidecar        SidecarKind   `env:"SIDECAR" envDefault:"native" doc:"the kind of container the sidecar is: native or plain"`
-	MainTimeout    time.Duration `env:"MAIN_TIMEOUT" envDefault:"10m" doc:"a sidecar that nobody asks exits after this long"`
-	VerdictTimeout time.Duration `env:"VERDICT_TIMEOUT" envDefault:"2m" by:"sidecar,run,exec" doc:"how old the last sign of the holder may be while exec waits; one that cannot let go of an earlier lock is silent for 10s"`
-	Dir            string        `env:"DIR" envDefault:"/lockgate" by:"sidecar,exec,check" doc:"the gate directory that sidecar and main share; an absolute path"`
+	Wrapped        bool          `env:"WRAPPED" envDefault:"true" by:"sidecar,init" doc:"whether main runs under lockgate exec; with false main is gated by its probes or its own script, and the pod needs restartPolicy: Never"`
+	Sidecar        SidecarKind   `env:"SIDECAR" envDefault:"native" by:"sidecar" doc:"the kind of container the sidecar is: native or plain"`
+	MainTimeout    time.Duration `env:"MAIN_TIMEOUT" envDefault:"10m" by:"sidecar" doc:"a sidecar that nobody asks exits after this long"`
+	VerdictTimeout time.Duration `env:"VERDICT_TIMEOUT" envDefault:"2m" by:"sidecar,init,run,exec" doc:"how old the last sign of the holder may be while exec waits; one that works gives a sign every 5s"`
+	Dir            string        `env:"DIR" envDefault:"/lockgate" by:"sidecar,init,exec,check,status" doc:"the gate directory that sidecar and main share; an absolute path"`
 
 	Cluster      string `env:"CLUSTER" empty:"ok" doc:"the cluster's name, for people"`
 	PodNamespace string `env:"POD_NAMESPACE" empty:"ok" doc:"from the downward API"`
 	PodName      string `env:"POD_NAME" empty:"ok" doc:"from the downward API"`
-	PodUID       string `env:"POD_UID" empty:"ok" by:"sidecar,run,exec,check" doc:"from the downward API"`
+	PodUID       string `env:"POD_UID" empty:"ok" by:"sidecar,init,run,exec,check,status" doc:"from the downward API"`
 	NodeName     string `env:"NODE_NAME" empty:"ok" doc:"from the downward API"`
 
-	TerminationLog string    `env:"TERMINATION_LOG" shown:"/dev/termination-log where writable" later:"yes" doc:"where the holder leaves its one line"`
-	LogFormat      logFormat `env:"LOG_FORMAT" envDefault:"auto" by:"sidecar,run,exec" doc:"auto, json or text; auto is text on a terminal and json elsewhere"`
-	LogLevel       logLevel  `env:"LOG_LEVEL" envDefault:"info" by:"sidecar,run,exec" doc:"debug, info, warn or error"`
+	TerminationLog string    `env:"TERMINATION_LOG" shown:"/dev/termination-log where writable; none for run" doc:"the file in which the holder leaves one line at its end: the outcome, the lock, the other holder"`
+	LogFormat      logFormat `env:"LOG_FORMAT" envDefault:"auto" by:"sidecar,init,run,exec,status,unlock,migrate" doc:"auto, json or text; auto is text on a terminal and json elsewhere"`
+	LogLevel       logLevel  `env:"LOG_LEVEL" envDefault:"info" by:"sidecar,init,run,exec,status,unlock,migrate" doc:"debug, info, warn or error"`
 	Listen         string    `env:"LISTEN" shown:"off" later:"yes" doc:"the address of the status server"`
 }
 
@@ -116,7 +117,10 @@ func fields() []field {
 	list := make([]field, t.NumField())
 	for i := range list {
 		f := t.Field(i)
-		by := []Command{Sidecar, Run}
+		by := []Command{Sidecar, Init, Run}
+		if strings.HasPrefix(f.Tag.Get("env"), "DB_") {
+			by = append(by, Status, Unlock, Migrate)
+		}
 		if tag, ok := f.Tag.Lookup("by"); ok {
 			by = nil
 			for c := range strings.SplitSeq(tag, ",") {
@@ -128,6 +132,7 @@ func fields() []field {
 		if !ok {
 			shown = fallback
 		}
+		by = append(by, Show)
 		list[i] = field{
 			goName:   f.Name,
 			name:     Prefix + f.Tag.Get("env"),
