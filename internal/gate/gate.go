@@ -41,6 +41,10 @@ var (
 	// lease could not be renewed in time.
 	ErrUntrusted = errors.New("lease could not be renewed in time")
 
+	// ErrMaxHold is the cause with which the work's context ends when the lock
+	// has been held for MaxHold.
+	ErrMaxHold = errors.New("lock was held for the longest time allowed")
+
 	// ErrWithdrawn is the error of an attempt that was given up because its
 	// context ended: nobody waits for the lock any more.
 	ErrWithdrawn = errors.New("attempt withdrawn")
@@ -75,6 +79,10 @@ type Config struct {
 	Store   db.Store
 	Request db.Request
 
+	// OnBusy is the policy towards a holder of another run. One of the same run,
+	// which is the dead or dying process that this one replaces, is always
+	// waited for: the longer of WaitTimeout and the rest of its lease plus
+	// PollEvery.
 	OnBusy       OnBusy
 	WaitTimeout  time.Duration // 0 waits for ever
 	PollEvery    time.Duration // between tries while waiting; jittered
@@ -83,6 +91,9 @@ type Config struct {
 	RenewEvery   time.Duration
 	StopGrace    time.Duration // what the work is given between stop-at and kill-at
 	SafetyMargin time.Duration // from kill-at to the end of the lease
+	MinHold      time.Duration // after a success the lock stays taken until this age; 0 for none
+	MaxHold      time.Duration // at this age the work is stopped; 0 for no limit
+	GoOn         bool          // a lease that is lost does not stop the work
 	CallLimit    time.Duration // for each store call
 
 	// LockWait is how long the store may keep a call waiting after its caller
@@ -125,6 +136,7 @@ type Status struct {
 	StopAt, KillAt, LeaseEnd time.Duration
 
 	Held *db.HeldError // who has the lock: Waiting (when known), Skipped, Busy
+	Kept time.Duration // Released: how long the lock stays taken, because of MinHold
 	Err  error         // why: Busy, Failed, Lost; after Released, why the release is not confirmed
 }
 
@@ -135,13 +147,12 @@ type Status struct {
 // The end of ctx withdraws an attempt (Failed with [ErrWithdrawn]). It does not
 // touch a lease: once the work runs, only its return ends the hold. The work's
 // context does not end with ctx but, with [ErrUntrusted] or [db.ErrLost] as its
-// cause, when the lease is not to be trusted any more; the work is then expected
-// to end what it guards and return.
-func Run(ctx context.Context, cfg Config, work func(ctx context.Context, lease db.Lease)) Status {
-	g := &gate{Config: cfg, log: cfg.Log.With("lock", cfg.Request.Name), start: time.Now(), boot0: cfg.Boot()}
-	if cfg.MaybeTaken {
-		g.unclear, g.unclearAt = true, g.now()
-	}
+// cause, when the lease is not to be trusted any more (unless GoOn is set), and
+// with [ErrMaxHold]; the work is then expected to end what it guards and return.
+// What work returns says whether it has succeeded, which is what MinHold is
+// about.
+func Run(ctx context.Context, cfg Config, work func(ctx context.Context, lease db.Lease) (succeeded bool)) Status {
+	g := newGate(cfg)
 	var h hold
 	if cfg.Resume != nil {
 		h = resume(*cfg.Resume)
@@ -160,7 +171,36 @@ func Run(ctx context.Context, cfg Config, work func(ctx context.Context, lease d
 	return g.keep(ctx, h, work)
 }
 
-// gate is one Run. It belongs to one goroutine.
+// Take tries for the lock like [Run], and when it has it returns at once: the
+// lease is neither renewed nor released, its TTL ends it. The end of ctx
+// withdraws the attempt also when the lock has just been taken; it is released
+// then.
+func Take(ctx context.Context, cfg Config) Status {
+	g := newGate(cfg)
+	status, ok := g.acquire(ctx)
+	if status.State == Acquired {
+		if ctx.Err() != nil {
+			g.unclear, g.unclearAt = true, g.now()
+			status, ok = Status{State: Failed, Err: fmt.Errorf("%w: %w", ErrWithdrawn, context.Cause(ctx))}, false
+		} else if _, ok = g.open(status); !ok {
+			status = Status{State: Failed, Err: ErrPublish}
+		}
+	}
+	if !ok {
+		return g.giveUp(ctx, status)
+	}
+	return status
+}
+
+func newGate(cfg Config) *gate {
+	g := &gate{Config: cfg, log: cfg.Log.With("lock", cfg.Request.Name), start: time.Now(), boot0: cfg.Boot()}
+	if cfg.MaybeTaken {
+		g.unclear, g.unclearAt = true, g.now()
+	}
+	return g
+}
+
+// gate is one Run or Take. It belongs to one goroutine.
 type gate struct {
 	Config
 	log   *slog.Logger
@@ -198,7 +238,18 @@ func resume(r Resume) hold {
 func (g *gate) window(lease db.Lease, t0, acquired time.Duration) hold {
 	end := t0 + lease.Life
 	killAt := end - g.SafetyMargin
-	return hold{lease: lease, acquired: acquired, end: end, killAt: killAt, stopAt: killAt - g.StopGrace}
+	stopAt := killAt - g.StopGrace
+	if g.MaxHold > 0 {
+		stopAt = min(stopAt, acquired+g.MaxHold)
+		killAt = min(killAt, stopAt+g.StopGrace)
+	}
+	return hold{lease: lease, acquired: acquired, end: end, killAt: killAt, stopAt: stopAt}
+}
+
+// heldEnough tells whether a lock that was acquired then has been held for
+// MaxHold.
+func (g *gate) heldEnough(acquired time.Duration) bool {
+	return g.MaxHold > 0 && g.now() >= acquired+g.MaxHold
 }
 
 func (h hold) status(s State, err error) Status {
@@ -216,7 +267,11 @@ func (g *gate) acquire(ctx context.Context) (status Status, ok bool) {
 		bad       streak
 		held      *db.HeldError
 		announced string
+		until     time.Duration // when to stop waiting for the holder of our own run
 	)
+	enough := func(now time.Duration) bool {
+		return g.WaitTimeout > 0 && now-began >= g.WaitTimeout && now >= until
+	}
 	for {
 		if err := g.Publish(Status{State: Waiting, Held: held}); err != nil {
 			g.log.Error("publish verdict", "err", err)
@@ -235,6 +290,11 @@ func (g *gate) acquire(ctx context.Context) (status Status, ok bool) {
 			if now < h.stopAt {
 				return h.status(Acquired, nil), true
 			}
+			if g.heldEnough(h.acquired) {
+				// Ours since before a restart, and for too long already.
+				g.unclear, g.unclearAt = true, t0
+				return Status{State: Lost, Err: ErrMaxHold}, false
+			}
 			// The answer took so long that nothing is left to trust. The lock is
 			// ours all the same: asking again extends it.
 			g.unclear, g.unclearAt = true, t0
@@ -247,26 +307,36 @@ func (g *gate) acquire(ctx context.Context) (status Status, ok bool) {
 			if held == nil {
 				held = &db.HeldError{Name: g.Request.Name}
 			}
+			ourRun := g.Request.Run != "" && held.Run == g.Request.Run
+			who := fmt.Sprint(held.Owner, held.Token)
+			if ourRun && who != announced {
+				until = now + held.Remaining + g.PollEvery
+			}
 			switch {
+			case ourRun && !enough(now): // wait, whatever the policy
+			case ourRun, g.OnBusy == Wait && enough(now):
+				return Status{State: Busy, Held: held,
+					Err: fmt.Errorf("%w, %s: %w", ErrWaitedTooLong, rounded(now-began), err)}, false
 			case g.OnBusy == Skip:
 				return Status{State: Skipped, Held: held, Err: err}, false
 			case g.OnBusy == Fail:
 				return Status{State: Busy, Held: held, Err: err}, false
-			case g.waitedEnough(now - began):
-				return Status{State: Busy, Held: held,
-					Err: fmt.Errorf("%w, %s: %w", ErrWaitedTooLong, g.WaitTimeout, err)}, false
 			}
-			if who := fmt.Sprint(held.Owner, held.Token); who != announced {
+			if who != announced {
 				announced = who
-				g.log.Info("waiting for the lock", heldAttrs(held)...)
+				attrs := heldAttrs(held)
+				if ourRun {
+					attrs = append(attrs, "reason", "it belongs to the same run", "run", held.Run)
+				}
+				g.log.Info("waiting for the lock", attrs...)
 			}
 			// Also look at the moment the holder's lease should end.
 			pause = min(jitter(g.PollEvery), max(held.Remaining+time.Millisecond, jitter(minPause)))
 			if g.WaitTimeout > 0 {
-				pause = min(pause, max(g.WaitTimeout-(now-began), 0))
+				pause = min(pause, max(began+g.WaitTimeout, until)-now)
 			}
 
-		case errors.Is(err, db.ErrAgain) && held != nil && !g.waitedEnough(now-began):
+		case errors.Is(err, db.ErrAgain) && held != nil && !enough(now):
 			// A crowd of waiters gets in each other's way. That is no outage.
 			bad = streak{}
 			pause = jitter(g.PollEvery)
@@ -292,11 +362,6 @@ func (g *gate) acquire(ctx context.Context) (status Status, ok bool) {
 		}
 		g.pause(ctx, pause, held)
 	}
-}
-
-// waitedEnough tells whether a contender that waits has waited for WaitTimeout.
-func (g *gate) waitedEnough(d time.Duration) bool {
-	return g.WaitTimeout > 0 && d >= g.WaitTimeout
 }
 
 // streak is a row of attempts that the store did not answer as asked.
@@ -363,7 +428,7 @@ func (g *gate) giveUp(ctx context.Context, status Status) Status {
 	case status.State == Skipped:
 		g.log.Info("lock is busy, skipping", heldAttrs(status.Held)...)
 	case status.State == Busy:
-		g.log.Error("lock is busy, giving up", append(heldAttrs(status.Held), "waited", waited(status.Err, g.WaitTimeout))...)
+		g.log.Error("lock is busy, giving up", append(heldAttrs(status.Held), "waited", rounded(g.now()-g.boot0))...)
 	default:
 		g.log.Error("no lock", "err", status.Err)
 	}
@@ -374,21 +439,25 @@ func (g *gate) giveUp(ctx context.Context, status Status) Status {
 		}
 	}
 	if g.unclear {
-		g.undo(ctx)
+		g.undo(ctx, status)
 	}
 	return status
 }
 
 // undo takes back whatever this owner may have. An acquire that was sent can
 // take effect until one call limit plus the store's lock wait has passed, so it
-// is undone again until then.
-func (g *gate) undo(ctx context.Context) {
+// is undone again until then. The verdict is said again at each try, as a sign of
+// life for who has a new request already.
+func (g *gate) undo(ctx context.Context, verdict Status) {
 	base := context.WithoutCancel(ctx)
 	began := g.now()
 	settled := g.unclearAt + g.CallLimit + g.LockWait
 	lease := db.Lease{Name: g.Request.Name, Owner: g.Request.Owner, Run: g.Request.Run, TTL: g.Request.TTL}
 	for failures := 0; ; {
 		asked := g.now()
+		if failures > 0 && !errors.Is(verdict.Err, ErrPublish) {
+			_ = g.Publish(verdict) // it has been said
+		}
 		cctx, cancel := g.limit(base, g.CallLimit)
 		err := g.Store.Release(cctx, lease, 0)
 		cancel()
@@ -418,7 +487,7 @@ func (g *gate) undo(ctx context.Context) {
 }
 
 // keep renews while the work runs, and lets go when it has returned.
-func (g *gate) keep(ctx context.Context, h hold, work func(context.Context, db.Lease)) Status {
+func (g *gate) keep(ctx context.Context, h hold, work func(context.Context, db.Lease) bool) Status {
 	wctx, stopWork := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer stopWork(nil)
 	// cctx is the context of renewals: when the work has returned, the next
@@ -426,13 +495,14 @@ func (g *gate) keep(ctx context.Context, h hold, work func(context.Context, db.L
 	cctx, stopCalls := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopCalls()
 	returned := make(chan struct{})
+	succeeded := false
 	go func() {
 		defer close(returned)
 		defer stopCalls()
-		work(wctx, h.lease)
+		succeeded = work(wctx, h.lease)
 	}()
 
-	r := renewer{gate: g, hold: h, next: g.now() + g.renewPause()}
+	r := renewer{gate: g, hold: h, guarded: g.log, next: g.now() + g.renewPause()}
 	if g.Resume != nil {
 		r.next = g.now()
 	}
@@ -443,7 +513,7 @@ func (g *gate) keep(ctx context.Context, h hold, work func(context.Context, db.L
 		timer.Reset(r.sleep())
 		select {
 		case <-returned:
-			return g.letGo(ctx, r.hold, r.lost)
+			return g.letGo(ctx, r.hold, r.lost, succeeded)
 		case <-timer.C:
 		}
 		if cctx.Err() != nil {
@@ -462,7 +532,10 @@ type renewer struct {
 	next     time.Duration // when to renew
 	failures int
 	lost     error         // why the lease is not trusted any more
+	stopped  bool          // the work was told to stop, which is never undone
 	final    bool          // the store said "not yours": no more renewals
+	remind   time.Duration // when to say again that the work goes on without the lock
+	guarded  *slog.Logger  // the logger of a work that is guarded
 	skew     time.Duration // wall clock − boot clock, at the last look
 }
 
@@ -475,6 +548,9 @@ func (r *renewer) sleep() time.Duration {
 	}
 	if r.lost == nil {
 		until = min(until, r.hold.stopAt)
+	}
+	if r.goesOn() && r.MaxHold > 0 {
+		until = min(until, r.hold.acquired+r.MaxHold)
 	}
 	return max(until-now, 0)
 }
@@ -495,22 +571,53 @@ func (r *renewer) step(ctx context.Context) error {
 	return r.renew(ctx)
 }
 
-// expire ends the trust when stop-at has passed.
+// goesOn tells whether the lease is lost and the work goes on all the same.
+func (r *renewer) goesOn() bool { return r.lost != nil && !r.stopped }
+
+// expire ends the trust when stop-at has passed. It returns why the work must
+// stop.
 func (r *renewer) expire() error {
-	if r.lost != nil || r.now() < r.hold.stopAt {
+	switch {
+	case r.stopped:
 		return nil
-	}
-	if r.trouble.err != nil {
+	case r.heldEnough(r.hold.acquired):
+		return r.lose(ErrMaxHold)
+	case r.lost != nil:
+		if now := r.now(); now >= r.remind {
+			r.remind = now + max(r.RenewEvery, repeatLogEvery)
+			r.log.Warn("the work goes on without the lock", "token", r.hold.lease.Token, "err", r.lost)
+		}
+		return nil
+	case r.now() < r.hold.stopAt:
+		return nil
+	case r.trouble.err != nil:
 		return r.lose(fmt.Errorf("%w: %w", ErrUntrusted, r.trouble.err))
 	}
 	return r.lose(ErrUntrusted)
 }
 
+// lose ends the trust. It returns the cause when the work must stop for it.
 func (r *renewer) lose(cause error) error {
+	again := r.lost != nil
 	r.lost = cause
-	r.log.Error("lock is lost, stopping the work", "token", r.hold.lease.Token, "err", cause)
+	r.stopped = !r.GoOn || errors.Is(cause, ErrMaxHold)
+	switch {
+	case errors.Is(cause, ErrMaxHold):
+		r.log.Error("held for the longest time allowed, stopping the work", "token", r.hold.lease.Token, "max_hold", r.MaxHold)
+	case r.stopped:
+		r.log.Error("lock is lost, stopping the work", "token", r.hold.lease.Token, "err", cause)
+	case !again:
+		// From now on every line says so.
+		r.log = r.guarded.With("unguarded", true)
+		r.remind = r.now() + max(r.RenewEvery, repeatLogEvery)
+		r.log.Error("lock is lost, and the work goes on without it, as ON_LOST=continue asks: others may run now",
+			"token", r.hold.lease.Token, "err", cause)
+	}
 	if err := r.Publish(r.hold.status(Lost, cause)); err != nil {
 		r.log.Error("publish verdict", "err", err)
+	}
+	if !r.stopped {
+		return nil
 	}
 	return cause
 }
@@ -538,8 +645,10 @@ func (r *renewer) renew(ctx context.Context) error {
 		return cause
 	}
 	switch {
-	case err == nil && r.lost != nil:
+	case err == nil && r.stopped:
 		r.extend(lease, t0) // kept for the release; the others' deadlines stay
+	case err == nil && t0+lease.Life-r.SafetyMargin-r.StopGrace <= r.now():
+		r.extend(lease, t0) // too late an answer to trust it
 	case err == nil:
 		h := r.window(lease, t0, r.hold.acquired)
 		if err := r.Publish(h.status(Acquired, nil)); err != nil {
@@ -547,10 +656,14 @@ func (r *renewer) renew(ctx context.Context) error {
 			return nil
 		}
 		r.hold = h
+		if r.lost != nil {
+			r.lost, r.log = nil, r.guarded
+			r.log.Warn("lock is held again; nobody had taken it", "token", h.lease.Token)
+		}
 		r.renewed(t0)
 	case errors.Is(err, db.ErrLost):
 		r.final = true
-		if r.lost == nil {
+		if !r.stopped {
 			return r.lose(err)
 		}
 	default:
@@ -584,25 +697,34 @@ func (r *renewer) retry(err error) {
 		pause = min(pause, max((r.hold.stopAt-now)/4, minPause))
 	}
 	r.next = now + pause
-	if r.lost == nil && r.trouble.worthSaying(now, err) {
+	if !r.stopped && r.trouble.worthSaying(now, err) {
 		r.log.Warn("renewal went wrong, trying again", "token", r.hold.lease.Token,
-			"err", err, "attempt", r.failures, "wait", rounded(pause), "trusted_for", rounded(r.hold.stopAt-now))
+			"err", err, "attempt", r.failures, "wait", rounded(pause), "trusted_for", rounded(max(r.hold.stopAt-now, 0)))
 	}
 }
 
 // letGo releases, once the work has returned.
-func (g *gate) letGo(ctx context.Context, h hold, lost error) Status {
+func (g *gate) letGo(ctx context.Context, h hold, lost error, succeeded bool) Status {
 	if err := g.Publish(h.status(Releasing, lost)); err != nil {
 		g.log.Warn("publish verdict", "err", err)
 	}
-	err := g.release(ctx, h)
+	keep := time.Duration(0)
+	if succeeded && lost == nil {
+		keep = g.MinHold
+	}
+	err := g.release(ctx, h, lost, keep)
 	state, cause := Released, error(nil)
 	if lost != nil {
 		state, cause = Lost, lost
 	}
+	held := rounded(g.now() - h.acquired)
+	kept := max(keep-held, 0)
 	switch {
+	case err == nil && kept > 0:
+		g.log.Info("lock released, and kept from other runs", "token", h.lease.Token, "held", held,
+			"kept_for", rounded(kept), "until", time.Now().Add(kept).Format(time.RFC3339))
 	case err == nil:
-		g.log.Info("lock released", "token", h.lease.Token, "held", rounded(g.now()-h.acquired))
+		g.log.Info("lock released", "token", h.lease.Token, "held", held)
 	case errors.Is(err, db.ErrLost):
 		g.log.Warn("nothing left to release", "token", h.lease.Token, "err", err)
 	default:
@@ -612,6 +734,9 @@ func (g *gate) letGo(ctx context.Context, h hold, lost error) Status {
 		cause = err
 	}
 	status := h.status(state, cause)
+	if err == nil {
+		status.Kept = kept
+	}
 	if err := g.Publish(status); err != nil {
 		g.log.Error("publish verdict", "err", err)
 	}
@@ -620,15 +745,19 @@ func (g *gate) letGo(ctx context.Context, h hold, lost error) Status {
 
 // release tells the store that the lease has ended. It tries for settleLimit or
 // until the lease has ended anyway, whichever is first: a dead database must
-// not hold up a finished job.
-func (g *gate) release(ctx context.Context, h hold) error {
+// not hold up a finished job. Each try is a sign of life for who has a new request
+// already.
+func (g *gate) release(ctx context.Context, h hold, lost error, keep time.Duration) error {
 	base := context.WithoutCancel(ctx)
 	began := g.now()
 	limit := max(min(began+settleLimit, h.end), began+minCall)
 	for failures := 0; ; {
 		now := g.now()
+		if failures > 0 {
+			_ = g.Publish(h.status(Releasing, lost)) // it has been said
+		}
 		cctx, cancel := g.limit(base, min(g.CallLimit, max(limit-now, minCall)))
-		err := g.Store.Release(cctx, h.lease, 0)
+		err := g.Store.Release(cctx, h.lease, keep)
 		cancel()
 		if err == nil || errors.Is(err, db.ErrLost) || g.now() >= limit {
 			return err
@@ -717,14 +846,6 @@ func heldAttrs(h *db.HeldError) []any {
 		"since", time.Now().Add(-h.Age).Format(time.RFC3339),
 		"lease_left", rounded(h.Remaining),
 	}
-}
-
-// waited is how long an attempt that was given up has waited.
-func waited(err error, timeout time.Duration) time.Duration {
-	if errors.Is(err, ErrWaitedTooLong) {
-		return timeout
-	}
-	return 0
 }
 
 // rounded is a duration as people want to read it.

@@ -41,6 +41,7 @@ type rig struct {
 	published []gate.Status
 	at        []time.Duration
 	refuse    func(gate.Status) error
+	succeeds  bool // what the work returns
 	log       bytes.Buffer
 }
 
@@ -95,7 +96,10 @@ func (r *rig) run(ctx context.Context, work func(context.Context, db.Lease)) gat
 	if r.cfg.Store == nil {
 		r.cfg.Store = r.server.Open(r.hooks)
 	}
-	status := gate.Run(ctx, r.cfg, work)
+	status := gate.Run(ctx, r.cfg, func(ctx context.Context, lease db.Lease) bool {
+		work(ctx, lease)
+		return r.succeeds
+	})
 	r.t.Log(r.log.String())
 	return status
 }
