@@ -118,13 +118,15 @@ func (p *program) run() int {
 		return p.runExec(args)
 	case "sidecar":
 		return p.runSidecar(args)
+	case "init":
+		return p.runInit(args)
 	case "check":
 		return p.runCheck(args)
 	case "version", "--version":
 		return p.print(args, "lockgate "+version+"\n")
 	case "help", "--help", "-h":
 		return p.print(nil, usage)
-	case "init", "install", "status", "unlock", "migrate", "config":
+	case "install", "status", "unlock", "migrate", "config":
 		return p.wrongUsage("the command %q is not in this version yet", name)
 	default:
 		return p.wrongUsage("there is no command %q", name)

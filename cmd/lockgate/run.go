@@ -61,19 +61,24 @@ func (p *program) runRun(args []string) int {
 		return code
 	}
 	watch := make(chan gate.Status, 1)
+	told := newTold(cfg, log)
+	defer told.close()
 	h := holder.New(holder.Config{
-		Dir:     dir,
-		Boot:    boot,
-		Owner:   readableOwner(cfg, p.environ),
-		Gate:    gateConfig(cfg, store, wait, log),
-		Policy:  policy(cfg),
-		Observe: func(s gate.Status) { replace(watch, s) },
-		Log:     log,
+		Dir:    dir,
+		Boot:   boot,
+		Owner:  readableOwner(cfg, p.environ),
+		Gate:   gateConfig(cfg, store, wait, log),
+		Policy: policy(cfg),
+		Observe: func(s gate.Status) {
+			told.observe(s)
+			replace(watch, s)
+		},
+		Log: log,
 	})
 	defer func() { _ = h.Close() }()
 
 	guarded := make(chan error, 1)
-	go func() { guarded <- r.guard(watch, cfg.SafetyMargin/2) }()
+	go func() { guarded <- r.guard(watch, lastMoment(cfg)) }()
 	// The guarding half ends an attempt by ending, so this context never does.
 	status := h.Serve(context.Background(), gatedir.Request{Nonce: r.nonce, Boot: boot}, r.half.Gone())
 	if errors.Is(status.Err, gate.ErrPublish) {
@@ -83,6 +88,23 @@ func (p *program) runRun(args []string) int {
 		log.Warn("not everything could be looked after", "err", err)
 	}
 	return r.code(status)
+}
+
+// lastMoment returns when the holding half kills what the guarding half should have
+// killed: a little after kill-at. A command that goes on without the lock has no
+// kill-at but that of MAX_HOLD; 0 is never.
+func lastMoment(cfg config.Config) func(gate.Status) time.Duration {
+	late := cfg.SafetyMargin / 2
+	return func(s gate.Status) time.Duration {
+		switch {
+		case cfg.OnLost != config.Continue:
+			return s.KillAt + late
+		case cfg.MaxHold > 0:
+			return s.Acquired + cfg.MaxHold + cfg.StopGrace + late
+		default:
+			return 0
+		}
+	}
 }
 
 // runner is the holding half's view of the guarding half.
@@ -132,7 +154,7 @@ func (r *runner) start(argv []string) (code int, err error) {
 // guard passes signals on to the guarding half, and takes over where that half
 // does not do its work: it KILLs what a dead one leaves, and everything when
 // kill-at has passed by late. It ends when all that was started is gone.
-func (r *runner) guard(watch <-chan gate.Status, late time.Duration) error {
+func (r *runner) guard(watch <-chan gate.Status, lastMoment func(gate.Status) time.Duration) error {
 	alarm, err := bootclock.NewAlarm()
 	if err != nil {
 		r.killAll()
@@ -151,7 +173,7 @@ func (r *runner) guard(watch <-chan gate.Status, late time.Duration) error {
 			return nil
 		case s := <-watch:
 			if s.State == gate.Acquired {
-				alarm.Set(s.KillAt + late)
+				alarm.Set(lastMoment(s))
 			}
 		case sig := <-r.signals:
 			if n, ok := sig.(syscall.Signal); ok {

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"os"
+	"syscall"
 
 	"github.com/lockgate/lockgate/internal/config"
 	"github.com/lockgate/lockgate/internal/gate"
@@ -11,9 +14,6 @@ import (
 	"github.com/lockgate/lockgate/internal/holder"
 	"github.com/lockgate/lockgate/internal/wrap"
 )
-
-// errToldToStop is the cause with which the sidecar's context ends.
-var errToldToStop = errors.New("told to stop")
 
 func (p *program) runSidecar(args []string) int {
 	if len(args) > 0 {
@@ -23,22 +23,11 @@ func (p *program) runSidecar(args []string) int {
 	if code != 0 {
 		return code
 	}
-	dir, err := gatedir.Open(cfg.Dir)
-	if err != nil {
-		return p.wrongDir(err)
-	}
-	lock, err := dir.LockHolder()
-	if errors.Is(err, gatedir.ErrTaken) {
-		p.say("LOCKGATE_DIR: another lockgate sidecar uses %s; stop it, or give each a directory of its own", dir.Path())
-		return gatedir.CodeConfig
-	}
-	if err != nil {
-		return p.wrongDir(err)
+	dir, lock, code := p.holdDir(cfg)
+	if code != 0 {
+		return code
 	}
 	defer func() { _ = lock.Close() }()
-	if err := dir.Check("holder"); err != nil {
-		return p.wrongDir(err)
-	}
 
 	log, flush := p.logger(cfg)
 	defer flush()
@@ -48,28 +37,13 @@ func (p *program) runSidecar(args []string) int {
 	}
 	defer func() { _ = store.Close() }()
 
-	ctx, cancel := context.WithCancelCause(context.Background())
-	defer cancel(nil)
-	quit, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		for {
-			select {
-			case <-quit:
-				return
-			case sig := <-p.signals:
-				if _, stops := wrap.StopSignal(sig); stops && ctx.Err() == nil {
-					log.Info("told to stop; a lock that is held stays held until main has ended", "signal", sig.String())
-					cancel(fmt.Errorf("%w by signal %s", errToldToStop, sig))
-				}
-			}
-		}
-	}()
-	defer func() {
-		close(quit)
-		<-ended
-	}()
+	ctx, _, stop := p.untilToldToStop(func(sig os.Signal) {
+		log.Info("told to stop; a lock that is held stays held until main has ended", "signal", sig.String())
+	})
+	defer stop()
 
+	told := newTold(cfg, log)
+	defer told.close()
 	h := holder.New(holder.Config{
 		Dir:         dir,
 		Boot:        boot,
@@ -79,11 +53,17 @@ func (p *program) runSidecar(args []string) int {
 		Policy:      policy(cfg),
 		MainTimeout: cfg.MainTimeout,
 		Once:        cfg.SidecarKind == config.Plain,
+		Observe:     told.observe,
 		Log:         log,
 	})
 	defer func() { _ = h.Close() }()
-	log.Info("ready, waiting for lockgate exec to ask for the lock", "dir", dir.Path())
-	err = h.Sidecar(ctx)
+	if cfg.Wrapped {
+		log.Info("ready, waiting for lockgate exec to ask for the lock", "dir", dir.Path())
+		err = h.Sidecar(ctx)
+	} else {
+		log.Info("asking for the lock for a main that is not run by lockgate exec", "dir", dir.Path())
+		err = h.Unwrapped(ctx, newNonce())
+	}
 	switch {
 	case errors.Is(err, holder.ErrNoMain):
 		log.Error("no main asked for the lock; is main started with lockgate exec, on the same gate directory, "+
@@ -99,6 +79,65 @@ func (p *program) runSidecar(args []string) int {
 	}
 	return 0
 }
+
+// holdDir opens the gate directory for a holder, and locks it. A code other than 0
+// is the exit code.
+func (p *program) holdDir(cfg config.Config) (dir *gatedir.Dir, lock io.Closer, code int) {
+	dir, err := gatedir.Open(cfg.Dir)
+	if err != nil {
+		return nil, nil, p.wrongDir(err)
+	}
+	lock, err = dir.LockHolder()
+	if errors.Is(err, gatedir.ErrTaken) {
+		p.say("LOCKGATE_DIR: another lockgate holder uses %s; stop it, or give each a directory of its own", dir.Path())
+		return nil, nil, gatedir.CodeConfig
+	}
+	if err != nil {
+		return nil, nil, p.wrongDir(err)
+	}
+	if err := dir.Check("holder"); err != nil {
+		_ = lock.Close()
+		return nil, nil, p.wrongDir(err)
+	}
+	return dir, lock, 0
+}
+
+// untilToldToStop returns a context that ends when a signal asks us to stop, and
+// what that signal was, 0 before. stop ends the watch.
+func (p *program) untilToldToStop(say func(os.Signal)) (ctx context.Context, signal func() syscall.Signal, stop func()) {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	quit, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-quit:
+				return
+			case sig := <-p.signals:
+				if n, stops := wrap.StopSignal(sig); stops && ctx.Err() == nil {
+					say(sig)
+					cancel(&toldToStop{syscall.Signal(n)})
+				}
+			}
+		}
+	}()
+	signal = func() syscall.Signal {
+		if told, ok := errors.AsType[*toldToStop](context.Cause(ctx)); ok {
+			return told.signal
+		}
+		return 0
+	}
+	return ctx, signal, func() {
+		close(quit)
+		<-ended
+		cancel(nil)
+	}
+}
+
+// toldToStop is the cause with which a holder's context ends.
+type toldToStop struct{ signal syscall.Signal }
+
+func (e *toldToStop) Error() string { return fmt.Sprintf("told to stop by signal %s", e.signal) }
 
 func (p *program) wrongDir(err error) int {
 	p.say("LOCKGATE_DIR: %v; mount a volume that this container and main share, writable for both", err)

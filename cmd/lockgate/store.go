@@ -80,7 +80,7 @@ func openStore(cfg config.Config, boot string, log *slog.Logger) (store db.Store
 func gateConfig(cfg config.Config, store db.Store, wait time.Duration, log *slog.Logger) gate.Config {
 	return gate.Config{
 		Store:        store,
-		Request:      db.Request{Name: cfg.Name, TTL: cfg.TTL},
+		Request:      db.Request{Name: cfg.Name, Run: cfg.Run, TTL: cfg.TTL},
 		OnBusy:       gate.OnBusy(cfg.OnBusy),
 		WaitTimeout:  cfg.WaitTimeout,
 		PollEvery:    cfg.PollEvery,
@@ -88,6 +88,9 @@ func gateConfig(cfg config.Config, store db.Store, wait time.Duration, log *slog
 		RenewEvery:   cfg.RenewEvery,
 		StopGrace:    cfg.StopGrace,
 		SafetyMargin: cfg.SafetyMargin,
+		MinHold:      cfg.MinHold,
+		MaxHold:      cfg.MaxHold,
+		GoOn:         cfg.OnLost == config.Continue,
 		CallLimit:    cfg.CallLimit(),
 		LockWait:     wait,
 		Boot:         bootclock.Now,
@@ -96,16 +99,24 @@ func gateConfig(cfg config.Config, store db.Store, wait time.Duration, log *slog
 }
 
 func policy(cfg config.Config) gatedir.Policy {
-	return gatedir.Policy{
+	p := gatedir.Policy{
 		StopGrace:    gatedir.Duration(cfg.StopGrace),
 		SkipExitCode: cfg.SkipExitCode,
+		MaxHold:      gatedir.Duration(cfg.MaxHold),
 	}
+	if cfg.OnLost == config.Continue {
+		p.OnLost = gatedir.GoOn
+	}
+	return p
 }
 
 // readableOwner says for people who a holder is: cluster/namespace/pod/ in
 // Kubernetes, host/user/pid/ elsewhere.
 func readableOwner(cfg config.Config, environ []string) string {
 	parts := []string{cfg.Cluster, cfg.PodNamespace, cfg.PodName}
+	if cfg.PodNamespace == "" && cfg.Cluster != "" {
+		parts[1] = "-" // or the cluster would be taken for the namespace
+	}
 	if cfg.PodName == "" {
 		host, err := os.Hostname()
 		if err != nil {

@@ -179,11 +179,11 @@ func Take(ctx context.Context, cfg Config) Status {
 	g := newGate(cfg)
 	status, ok := g.acquire(ctx)
 	if status.State == Acquired {
-		if ctx.Err() != nil {
+		if _, ok = g.open(status); !ok {
+			status = Status{State: Failed, Err: ErrPublish}
+		} else if ctx.Err() != nil {
 			g.unclear, g.unclearAt = true, g.now()
 			status, ok = Status{State: Failed, Err: fmt.Errorf("%w: %w", ErrWithdrawn, context.Cause(ctx))}, false
-		} else if _, ok = g.open(status); !ok {
-			status = Status{State: Failed, Err: ErrPublish}
 		}
 	}
 	if !ok {

@@ -13,7 +13,8 @@
 //	holder.lock  flock held by the holder while it lives
 //	main.lock    flock held by exec and inherited by CMD and its descendants:
 //	             who gets it knows that all of them are gone
-//	request      written by exec: "I want to run"
+//	request      written by exec: "I want to run"; where main has no exec, by
+//	             the holder
 //	state.json   written by the holder: the verdict, and the deadlines
 //	acquired     written by the holder, for scripts: the token, while it holds
 //	skipped      written by the holder, for scripts: why main does not run

@@ -95,7 +95,8 @@ func (r Request) For(boot, pod string) bool {
 
 func samePod(a, b string) bool { return a == "" || b == "" || a == b }
 
-// WriteRequest publishes a request. Only exec calls it, with main.lock in hand.
+// WriteRequest publishes a request. Only exec calls it, with main.lock in hand, or
+// a holder whose main has no exec.
 func (d *Dir) WriteRequest(r Request) error {
 	r.Version = Version
 	return d.publishJSON(requestName, r)
@@ -153,7 +154,12 @@ type Holder struct {
 type Policy struct {
 	StopGrace    Duration `json:"stop_grace"`     // from SIGTERM to SIGKILL when lockgate stops CMD
 	SkipExitCode int      `json:"skip_exit_code"` // exec's exit code for Skipped
+	MaxHold      Duration `json:"max_hold,omitempty"`
+	OnLost       string   `json:"on_lost,omitempty"` // GoOn, or empty: CMD is stopped
 }
+
+// GoOn is the policy by which CMD goes on when the lock is lost.
+const GoOn = "continue"
 
 // State is the holder's word on one request. Durations named …Boot are readings
 // of the boot clock, the same in all containers of a pod.
@@ -163,6 +169,10 @@ type State struct {
 	Boot    string  `json:"boot"`
 	Pod     string  `json:"pod,omitempty"`
 	Verdict Verdict `json:"state"`
+
+	// Standing is the verdict of a holder that does not stay: the request is its
+	// own, and the first exec that comes takes it up by naming it in turn.
+	Standing bool `json:"standing,omitempty"`
 
 	Lock  string `json:"lock"`
 	Owner string `json:"owner"`
@@ -187,6 +197,10 @@ type State struct {
 func (s State) Answers(r Request) bool {
 	return s.Request == r.Nonce && s.Boot == r.Boot && samePod(s.Pod, r.Pod)
 }
+
+// Near tells whether the state is of the boot and pod of this request, whatever
+// request it answers.
+func (s State) Near(r Request) bool { return s.Boot == r.Boot && samePod(s.Pod, r.Pod) }
 
 // WriteState publishes a state. Only the holder calls it.
 func (d *Dir) WriteState(s State) error {

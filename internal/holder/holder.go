@@ -9,6 +9,10 @@
 // says, and tells the gate when main is gone. A holder that was killed and
 // started again finds in the directory what the earlier one had published, and
 // carries on.
+//
+// There are three kinds: [Holder.Sidecar] beside a main that asks by exec,
+// [Holder.Unwrapped] beside a main that does not, and [Holder.Stand], which
+// leaves its verdict behind for a main that starts later.
 package holder
 
 import (
@@ -114,8 +118,8 @@ func (h *Holder) Sidecar(ctx context.Context) error {
 		}
 	}
 	for {
-		req, err := h.next(ctx, deadline)
-		if err != nil || ctx.Err() != nil {
+		req, ok, err := h.next(ctx, deadline)
+		if err != nil || !ok {
 			return err
 		}
 		deadline = 0 // one was found
@@ -139,7 +143,7 @@ func (h *Holder) unfinished() (req gatedir.Request, found bool, err error) {
 			return req, false, fmt.Errorf("%w: %w", gate.ErrPublish, err)
 		}
 	}
-	return req, readErr == nil && req.For(h.Boot, h.Pod) && !state.Verdict.Final(), nil
+	return req, readErr == nil && req.For(h.Boot, h.Pod) && !state.Verdict.Final() && !state.Standing, nil
 }
 
 // answer sees one request to its end.
@@ -160,29 +164,29 @@ func (h *Holder) answer(ctx context.Context, req gatedir.Request) error {
 	return nil
 }
 
-// next waits for a request that has no final word yet.
-func (h *Holder) next(ctx context.Context, deadline time.Duration) (gatedir.Request, error) {
+// next waits for a request that has no final word yet. It returns none when ctx
+// has ended.
+func (h *Holder) next(ctx context.Context, deadline time.Duration) (req gatedir.Request, ok bool, err error) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return gatedir.Request{}, nil
 		case <-h.watch.C():
 		case <-timer.C:
 		}
-		if ctx.Err() != nil {
-			return gatedir.Request{}, nil
-		}
 		req, found, answered := h.look()
 		if found && !answered {
-			return req, nil
+			return req, true, nil // also when told to stop: it must hear so
+		}
+		if ctx.Err() != nil {
+			return gatedir.Request{}, false, nil
 		}
 		if found {
 			deadline = 0 // there is a main; it may come back with a new request
 		}
 		if deadline > 0 && h.Gate.Boot() >= deadline {
-			return gatedir.Request{}, fmt.Errorf("%w within %s", ErrNoMain, h.MainTimeout)
+			return gatedir.Request{}, false, fmt.Errorf("%w within %s", ErrNoMain, h.MainTimeout)
 		}
 		timer.Reset(lookEvery)
 	}
@@ -198,7 +202,7 @@ func (h *Holder) look() (req gatedir.Request, found, answered bool) {
 		return req, true, true
 	}
 	if state, err := h.Dir.ReadState(); err == nil && state.Answers(req) {
-		return req, true, state.Verdict.Final()
+		return req, true, state.Verdict.Final() || state.Standing
 	}
 	return req, true, h.isDone(req)
 }
@@ -283,10 +287,19 @@ func (h *Holder) Serve(ctx context.Context, req gatedir.Request, gone <-chan str
 	if cfg.Resume == nil && h.isDone(req) {
 		cancel(ErrMainGone) // nothing is acquired, what may have been is undone
 	}
-	status := gate.Run(ctx, cfg, func(context.Context, db.Lease) { <-gone })
+	status := gate.Run(ctx, cfg, func(context.Context, db.Lease) bool {
+		<-gone
+		return h.succeeded(req)
+	})
 	cancel(nil)
 	<-watching
 	return status
+}
+
+// succeeded tells whether the exec of a request has said that CMD succeeded.
+func (h *Holder) succeeded(req gatedir.Request) bool {
+	done, err := h.Dir.ReadDone()
+	return err == nil && done.Request == req.Nonce && done.Code == 0
 }
 
 // owner makes an owner from its readable part and a nonce, and cuts the former
@@ -308,6 +321,10 @@ type served struct {
 	lock   string
 	owner  string
 	marked bool // the file "acquired" is there
+
+	standing  bool          // nobody stays behind the verdict
+	releasing bool          // Releasing was said
+	last      gatedir.State // what was written last
 }
 
 // resume takes over what an earlier holder had published on the same request.
@@ -353,9 +370,13 @@ func (s *served) write(status gate.Status) error {
 	unmarked := s.Dir.Unmark()
 	s.marked = false
 	if status.State == gate.Releasing {
+		if s.releasing {
+			s.sign() // it drags on
+		}
+		s.releasing = true
 		return unmarked
 	}
-	if err := s.Dir.WriteState(s.state(status)); err != nil {
+	if err := s.writeState(s.state(status)); err != nil {
 		return errors.Join(unmarked, err)
 	}
 	if status.State == gate.Skipped {
@@ -375,12 +396,30 @@ func (s *served) writeAcquired(status gate.Status) error {
 		}
 		s.marked = s.Dir.IsMarkedAcquired()
 	}
-	err := s.Dir.WriteState(s.state(status))
+	err := s.writeState(s.state(status))
 	if err != nil && fresh {
 		s.marked = false
 		return errors.Join(err, s.Dir.Unmark())
 	}
 	return err
+}
+
+func (s *served) writeState(state gatedir.State) error {
+	err := s.Dir.WriteState(state)
+	if err == nil {
+		s.last = state
+	}
+	return err
+}
+
+// sign says the last word again, as a sign of life for who has asked since. The
+// main that it was for is gone, so it does not matter if it cannot be written.
+func (s *served) sign() {
+	if s.last.Request == "" {
+		return
+	}
+	s.last.UpdatedAt, s.last.UpdatedBoot = time.Now(), gatedir.Duration(s.Gate.Boot())
+	_ = s.Dir.WriteState(s.last)
 }
 
 func (s *served) state(status gate.Status) gatedir.State {
@@ -391,6 +430,8 @@ func (s *served) state(status gate.Status) gatedir.State {
 		Pod:     s.Pod,
 		Lock:    s.lock,
 		Owner:   s.owner,
+
+		Standing: s.standing,
 
 		UpdatedAt:   wall,
 		UpdatedBoot: gatedir.Duration(now),

@@ -92,6 +92,9 @@ func Run(cfg Config) int {
 	w.watch = cfg.Dir.Watch()
 	defer w.watch.Close()
 	w.request = gatedir.Request{Nonce: cfg.Nonce, Boot: cfg.Boot, Pod: cfg.Pod}
+	if code, ok := w.claim(); !ok {
+		return code
+	}
 	if err := cfg.Dir.WriteRequest(w.request); err != nil {
 		w.Log.Error("cannot ask for the lock; sidecar and main must both be able to write the directory",
 			"err", err, "setting", "LOCKGATE_DIR")
@@ -102,7 +105,7 @@ func Run(cfg Config) int {
 	if ok {
 		code = w.run()
 	}
-	if err := cfg.Dir.WriteDone(gatedir.Done{Request: cfg.Nonce, Code: code}); err != nil {
+	if err := cfg.Dir.WriteDone(gatedir.Done{Request: w.request.Nonce, Code: code}); err != nil {
 		// The holder sees main.lock come free all the same.
 		w.Log.Warn("cannot publish the end", "err", err)
 	}
@@ -159,10 +162,10 @@ func (w *wrapper) wait() (code int, ok bool) {
 			if state.Verdict != gatedir.Waiting {
 				return w.verdict(state, now)
 			}
-			// A time that has not come yet would be a sign for ever.
-			if at := time.Duration(state.UpdatedBoot); at <= now {
-				sign = max(sign, at)
-			}
+			sign = w.signOf(state, sign, now)
+		case err == nil && state.Near(w.request):
+			// It is still busy with an earlier request.
+			sign = w.signOf(state, sign, now)
 		case err != nil && !errors.Is(err, gatedir.ErrNone) && !errors.Is(err, gatedir.ErrVersion):
 			unreadable = err
 		}
@@ -171,6 +174,15 @@ func (w *wrapper) wait() (code int, ok bool) {
 			return gatedir.CodeUnavailable, false
 		}
 	}
+}
+
+// signOf is the later of two signs of a holder's life: one known, and the one that
+// a state is. A time that has not come yet would be a sign for ever.
+func (w *wrapper) signOf(state gatedir.State, known, now time.Duration) time.Duration {
+	if at := time.Duration(state.UpdatedBoot); at <= now {
+		return max(known, at)
+	}
+	return known
 }
 
 func (w *wrapper) noVerdict(silent time.Duration, unreadable error) {
@@ -250,7 +262,13 @@ func (w *wrapper) run() int {
 		}
 		return gatedir.CodeInternal
 	}
-	s := &supervisor{wrapper: w, p: p, alarm: alarm, grace: time.Duration(w.state.Policy.StopGrace)}
+	s := &supervisor{
+		wrapper: w, p: p, alarm: alarm, grace: time.Duration(w.state.Policy.StopGrace),
+		goesOn: w.state.Policy.OnLost == gatedir.GoOn, guarded: w.Log,
+	}
+	if longest := w.state.Policy.MaxHold; longest > 0 {
+		s.maxAt = time.Duration(w.state.AcquiredBoot + longest)
+	}
 	return s.supervise()
 }
 
@@ -278,6 +296,11 @@ type supervisor struct {
 	p     *child.Process
 	alarm *bootclock.Alarm
 	grace time.Duration
+	maxAt time.Duration // MAX_HOLD has passed then; 0 for never
+
+	goesOn    bool         // a lock that is lost does not stop CMD
+	unguarded bool         // it is lost, and CMD goes on
+	guarded   *slog.Logger // the logger while it is not
 
 	stopped bool          // lockgate's own stop has begun; it is never undone
 	sweepAt time.Duration // CMD has ended: what it left is killed then; 0 before
@@ -326,33 +349,80 @@ func (s *supervisor) look() {
 	if s.stopped {
 		return
 	}
-	if held, reason := s.follow(); !held {
-		s.stop("the lock is lost: " + reason)
+	held, reason := s.follow()
+	switch {
+	case !held && s.maxed():
+		s.stop(reasonMaxHold)
+	case !held:
+		s.lose("the lock is lost: " + reason)
+	case s.unguarded && bootclock.Now() < s.stopAt:
+		s.unguarded = false
+		s.Log = s.guarded
+		s.Log.Warn("the lock is held again", "lock", s.state.Lock, "token", s.state.Token)
 	}
+}
+
+const (
+	reasonMaxHold = "the lock has been held for the longest time allowed, LOCKGATE_MAX_HOLD"
+	reasonLate    = "the lock could not be renewed in time"
+)
+
+// maxed tells whether MAX_HOLD has passed.
+func (s *supervisor) maxed() bool { return s.maxAt > 0 && bootclock.Now() >= s.maxAt }
+
+// lose stops CMD, unless it is to go on without the lock.
+func (s *supervisor) lose(why string) {
+	if !s.goesOn {
+		s.stop(why)
+		return
+	}
+	if s.unguarded {
+		return
+	}
+	s.unguarded = true
+	s.Log.Error("the command goes on without the lock, as LOCKGATE_ON_LOST=continue asks: another may run now",
+		"lock", s.state.Lock, "token", s.state.Token, "reason", why)
+	s.Log = s.guarded.With("unguarded", true) // every line from now on says so
 }
 
 // act does what the clock asks for.
 func (s *supervisor) act() {
 	now := bootclock.Now()
-	if !s.stopped && now >= s.stopAt {
+	if !s.stopped && !s.unguarded && now >= s.stopAt {
 		s.look() // we may have been frozen while the deadlines were moved on
 	}
-	if !s.stopped && now >= s.stopAt {
-		s.stop("the lock could not be renewed in time")
+	switch {
+	case s.stopped:
+	case s.maxed():
+		s.stop(reasonMaxHold)
+	case now >= s.stopAt:
+		s.lose(reasonLate)
 	}
-	if s.killing == nil && (now >= s.killAt || s.sweepAt > 0 && now >= s.sweepAt) {
+	tooLate := now >= s.killAt && (s.stopped || !s.goesOn)
+	if s.killing == nil && (tooLate || s.sweepAt > 0 && now >= s.sweepAt) {
 		s.kill()
 	}
 }
 
 // arm sets the alarm to the next moment at which act has something to do.
 func (s *supervisor) arm() {
-	at := s.killAt
-	if !s.stopped {
-		at = min(at, s.stopAt)
+	var at time.Duration // 0 is never
+	add := func(t time.Duration) {
+		if at == 0 || t < at {
+			at = t
+		}
+	}
+	if s.stopped || !s.goesOn {
+		add(s.killAt)
+	}
+	if !s.stopped && !s.unguarded {
+		add(s.stopAt)
+	}
+	if !s.stopped && s.maxAt > 0 {
+		add(s.maxAt)
 	}
 	if s.sweepAt > 0 {
-		at = min(at, s.sweepAt)
+		add(s.sweepAt)
 	}
 	if s.killing != nil {
 		at = 0
@@ -365,6 +435,9 @@ func (s *supervisor) arm() {
 func (s *supervisor) stop(why string) {
 	s.stopped = true
 	now := bootclock.Now()
+	if s.goesOn {
+		s.killAt = now + s.grace // the lease's own end has no say
+	}
 	s.killAt = min(s.killAt, now+s.grace)
 	s.term()
 	s.Log.Error("stopping the command", "lock", s.state.Lock, "token", s.state.Token,
@@ -383,10 +456,11 @@ func (s *supervisor) term() int {
 // for a process that the kernel cannot end must not make us deaf.
 func (s *supervisor) kill() {
 	s.killing = make(chan struct{})
+	log := s.Log
 	go func() {
 		defer close(s.killing)
 		s.p.KillUntilGone(func(err error) {
-			s.Log.Error("the command does not end, not even by SIGKILL", "err", err)
+			log.Error("the command does not end, not even by SIGKILL", "err", err)
 		})
 	}()
 }

@@ -1,0 +1,40 @@
+package wrap
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/lockgate/lockgate/internal/bootclock"
+	"github.com/lockgate/lockgate/internal/gatedir"
+)
+
+// claim takes up a verdict that init has left: from then on the request is the one
+// that it answers. It can be taken up once, for whoever comes later does not know
+// what the first has done under it. With ok there was none, or it is ours; else
+// code is exec's own.
+func (w *wrapper) claim() (code int, ok bool) {
+	state, err := w.Dir.ReadState()
+	if err != nil || !state.Standing || !state.Near(w.request) || state.Verdict == gatedir.Waiting {
+		return 0, true
+	}
+	if state.Verdict != gatedir.Acquired {
+		code, _ := w.verdict(state, 0) // it can be said to as many as ask
+		return code, false
+	}
+	if last, err := w.Dir.ReadRequest(); err == nil && last.Nonce == state.Request {
+		w.Log.Error("the lock that init took has been used already; the pod needs restartPolicy: Never", "lock", state.Lock, "token", state.Token)
+		return gatedir.CodeUnavailable, false
+	}
+	if now := bootclock.Now(); now >= time.Duration(state.StopBoot) {
+		if w.Dir.HolderLives() {
+			return 0, true // a sidecar that can be asked
+		}
+		w.Log.Error("the lock that init took is too old to be trusted; LOCKGATE_TTL has to exceed init, what comes between, and main",
+			"lock", state.Lock, "token", state.Token, "too_old_for", (now - time.Duration(state.StopBoot)).Round(time.Millisecond))
+		return gatedir.CodeUnavailable, false
+	}
+	w.request.Nonce = state.Request
+	w.Log.Log(context.Background(), slog.LevelDebug, "taking up the verdict of init", "lock", state.Lock)
+	return 0, true
+}
