@@ -28,6 +28,9 @@
 //     growing after a fail-over or a restore that lost commits.
 //   - Every call is safe to repeat. A repeated TryAcquire of the same owner
 //     finds its own lease again, with the same token.
+//   - While keep lasts, a released lease keeps out every run but its own: the
+//     same run may try again at once, another one has to wait. A run that is
+//     empty is the same as none.
 //   - A lease that was released is never renewed or acquired by the same owner
 //     again, whatever arrives late.
 //
@@ -50,7 +53,10 @@
 //	   ┌────────────────────┼───────────┐        ▼
 //	   ▼                    ▼           │     expired ── TryAcquire ──▶ live
 //	released            revoked ────────┘                (a new token)
-//	   │  keep passes     │ Release, or its expiry
+//	   │  keep passes,    │ Release, or its expiry
+//	   │  or Revoke       │
 //	   ▼                  ▼
 //	  free ── TryAcquire of another owner ──▶ live (a new token)
+//
+//	released ── TryAcquire of another owner of its run ──▶ live (a new token)
 package db

@@ -38,8 +38,8 @@ var (
 	ErrUnreachable = errors.New("store was not reached")
 
 	// ErrRefused says that the store answered and will not serve us as we are
-	// (credentials, permission, unknown database). Trying again does not help.
-	// Nothing was changed.
+	// (credentials, permission, unknown database, a table of that name that is
+	// not ours). Trying again does not help. Nothing was changed.
 	ErrRefused = errors.New("store refused")
 
 	// ErrNoTable says that the lock table is missing and was not created. The
@@ -60,11 +60,11 @@ type HeldError struct {
 	Age time.Duration
 
 	// Remaining is how long the lock stays taken if nobody renews it, by the
-	// store's clock; 0 when it has come free in the meantime.
+	// store's clock; 0 when it has come free for the caller in the meantime.
 	Remaining time.Duration
 
 	// Released says that the holder has finished and that its lock stays taken
-	// only because Release was told to keep it.
+	// only because Release was told to keep it, from every run but its own.
 	Released bool
 }
 
@@ -80,7 +80,7 @@ func (e *HeldError) Unwrap() error { return ErrHeld }
 type Request struct {
 	Name  string        // 1 to MaxNameBytes bytes, compared byte for byte
 	Owner string        // 1 to MaxOwnerBytes bytes, unique to one request of one holder
-	Run   string        // the run the owner belongs to; empty equals no other run
+	Run   string        // the run the owner belongs to; empty equals no run, not even another empty one
 	TTL   time.Duration // life of the lease without a renewal; > 0
 }
 
@@ -109,8 +109,10 @@ type Store interface {
 	// TryAcquire makes one attempt to take the lock.
 	//
 	// A lock that is free (released, expired or never seen) is taken, with a
-	// new token. A live lease of the same owner is extended and returned with
-	// its old token. Errors: one that wraps [ErrHeld] (always a [*HeldError])
+	// new token. One that is kept after its release is free for another owner
+	// of the same run, and for nobody else; a live lease of the same run is as
+	// taken as any. A live lease of the same owner is extended and returned
+	// with its old token. Errors: one that wraps [ErrHeld] (always a [*HeldError])
 	// when another owner has it; [ErrLost] when this owner had it and it was
 	// released or revoked; [ErrAgain], [ErrUnreachable], [ErrRefused],
 	// [ErrNoTable]; any other leaves the outcome unknown.
@@ -124,7 +126,7 @@ type Store interface {
 	Renew(ctx context.Context, lease Lease) (Lease, error)
 
 	// Release marks the lease released: the lock is free at the later of now
-	// and acquired + keep. A lease with token 0 stands for whatever this owner
+	// and acquired + keep, and for another owner of the same run now. A lease with token 0 stands for whatever this owner
 	// has. Nil also when this owner's row was released already (its end then
 	// stays as it was) or had been revoked or had expired without being taken.
 	// [ErrLost] when the row is another's or there is none; nothing was changed
@@ -153,11 +155,28 @@ type Row struct {
 type Admin interface {
 	// Revoke refuses the holder's next renewal, so that it stops its work and
 	// releases; only then, or at its expiry, the lock is free. With now it is
-	// free at once. A row is never deleted. [ErrLost] when the named token is
-	// not the live lease of that name.
+	// free at once, and so is, with now or without, one that is only kept after
+	// its release: nobody is left to be asked. A row is never deleted. [ErrLost]
+	// when the named token is not what keeps others from that name.
 	Revoke(ctx context.Context, name string, token uint64, now bool) error
 
 	// List returns the rows of the given names, or all, in the order of their
-	// names. Names without a row are left out.
+	// names. Names without a row are left out. It changes nothing and makes
+	// nothing: [ErrNoTable] when there is no table, or nothing to hold one.
 	List(ctx context.Context, names ...string) ([]Row, error)
+}
+
+// Migrator is what creates a store's table. It is an optional ability of a
+// driver.
+type Migrator interface {
+	// DDL returns the statement that creates the table.
+	DDL() string
+
+	// Migrate creates the table, and the file that holds it, when it is
+	// missing, whatever the driver was told about creating it; created says
+	// whether it was this call that did. Errors: [ErrNoTable] when it is missing
+	// and we may not create it; [ErrRefused] when a table of that name has other
+	// columns, which is then left as it is; [ErrAgain], [ErrUnreachable]; any
+	// other leaves the outcome unknown.
+	Migrate(ctx context.Context) (created bool, err error)
 }

@@ -135,14 +135,32 @@ func adminCases() []testCase {
 			b.wantRevokeLost("of an old lease", lease.Name, lease.Token)
 			b.renew(next)
 
-			kept := b.acquire(b.ask(b.name(), "a"))
-			b.release(kept, long)
-			b.wantRevokeLost("of a released lease that is kept", kept.Name, kept.Token)
-			b.held(b.ask(kept.Name, "b"))
-
 			brief := b.acquire(b.brief(b.ask(b.name(), "a")))
 			b.expire()
 			b.wantRevokeLost("of an expired lease", brief.Name, brief.Token)
+		}},
+		{"revoking what is only kept after its release frees it at once", func(b *bench) {
+			for _, now := range []bool{false, true} {
+				req := b.ask(b.name(), "a")
+				kept := b.acquire(req)
+				b.release(kept, long)
+				for _, token := range []uint64{kept.Token + 1, kept.Token - 1, 0} {
+					b.wantRevokeLost("of a kept lease with the wrong token", kept.Name, token)
+				}
+				b.held(b.ask(kept.Name, "b"))
+				b.wantRevoked(kept.Name, kept.Token, now)
+				if row := b.row(kept.Name); !row.Released || !row.Revoked || row.Remaining > 0 || row.Token != kept.Token {
+					b.Errorf("List() after revoking a kept lease, now %t = %+v; want it released, revoked and ended", now, row)
+				}
+				b.wantAcquireLost("that released", req)
+				b.release(kept, long) // a repetition
+				next := b.acquire(b.ask(kept.Name, "b"))
+				if next.Token <= kept.Token {
+					b.Errorf("token after a kept lease was revoked = %d; want more than %d", next.Token, kept.Token)
+				}
+				b.wantRevokeLost("of the lease before", kept.Name, kept.Token)
+				b.renew(next)
+			}
 		}},
 		{"list shows a live lease", func(b *bench) {
 			req := b.ask(b.name(), "a")

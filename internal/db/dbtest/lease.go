@@ -336,6 +336,81 @@ func releaseCases() []testCase {
 				b.Errorf("HeldError.Remaining = %s; want about %s", held.Remaining, long)
 			}
 		}},
+		{"what is kept after its release is free for its own run, and for no other", func(b *bench) {
+			name := b.name()
+			first := b.ask(name, "a")
+			lease := b.acquire(first)
+			b.release(lease, long)
+
+			for _, run := range []string{"", "run of b", first.Run + " ", strings.ToUpper(first.Run), first.Run + "\u0301", first.Run[1:]} {
+				other := b.ask(name, "b")
+				other.Run = run
+				for range 2 { // the second time it may look first
+					if held := b.held(other); !held.Released || held.Run != first.Run {
+						b.Errorf("TryAcquire of run %q = %+v; want it kept by run %q", run, held, first.Run)
+					}
+				}
+			}
+			b.wantAcquireLost("that released", first)
+
+			// From a client that has been refused, and from one that has not.
+			for i, store := range []db.Store{b.store, b.open()} {
+				next := b.ask(name, fmt.Sprint("next ", i))
+				next.Run = first.Run
+				took, err := b.try(store, next)
+				if err != nil {
+					b.Fatalf("TryAcquire of the same run = %v; want a lease", err)
+				}
+				b.checkLease(took, next)
+				if took.Token <= lease.Token || took.Age != 0 {
+					b.Errorf("TryAcquire of the same run = %+v; want a new lease, token above %d", took, lease.Token)
+				}
+				b.wantRenewLost("that was kept and taken by its run", lease)
+				b.wantReleaseLost("a lease that was kept and taken by its run", lease)
+				if held := b.held(b.ask(name, "b")); held.Released || held.Owner != next.Owner || held.Remaining < long-patience {
+					b.Errorf("TryAcquire of another run = %+v; want it held by %q", held, next.Owner)
+				}
+				lease = b.renew(took)
+				b.release(lease, long)
+			}
+		}},
+		{"a live lease is held from its own run, and says which run it is", func(b *bench) {
+			req := b.ask(b.name(), "a")
+			lease := b.acquire(req)
+			same := b.ask(req.Name, "b")
+			same.Run = req.Run
+			for range 2 {
+				if held := b.held(same); held.Run != req.Run || held.Released || held.Remaining < long-patience {
+					b.Errorf("TryAcquire of the same run = %+v; want it held by run %q", held, req.Run)
+				}
+			}
+			b.renew(lease)
+		}},
+		{"no run is the same as no other", func(b *bench) {
+			req := b.ask(b.name(), "a")
+			req.Run = ""
+			lease := b.acquire(req)
+			b.release(lease, long)
+			other := b.ask(req.Name, "b")
+			other.Run = ""
+			for range 2 {
+				if held := b.held(other); !held.Released || held.Run != "" {
+					b.Errorf("TryAcquire without a run of what is kept without one = %+v; want it kept", held)
+				}
+			}
+			b.held(b.ask(req.Name, "c"))
+		}},
+		{"a run whose blanks count is compared byte for byte", func(b *bench) {
+			req := b.ask(b.name(), "a")
+			req.Run += " "
+			b.release(b.acquire(req), long)
+			same, other := b.ask(req.Name, "b"), b.ask(req.Name, "c")
+			same.Run, other.Run = req.Run, strings.TrimRight(req.Run, " ")
+			if held := b.held(other); held.Run != req.Run {
+				b.Errorf("HeldError.Run = %q; want %q", held.Run, req.Run)
+			}
+			b.acquire(same)
+		}},
 		{"keep counts from the acquisition, not from a renewal, and may outlast the TTL", func(b *bench) {
 			req := b.ask(b.name(), "a")
 			lease := b.acquire(req)

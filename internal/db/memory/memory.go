@@ -134,12 +134,12 @@ func (c *Client) TryAcquire(ctx context.Context, req db.Request) (db.Lease, erro
 		switch {
 		case mine && (r.released || r.revoked):
 			return db.ErrLost
-		case r.expires.After(now) && !mine:
+		case r.expires.After(now) && !mine && !r.freeFor(req.Run):
 			return &db.HeldError{
 				Name: req.Name, Owner: r.owner, Run: r.run, Token: r.token,
 				Age: now.Sub(r.acquired), Remaining: r.expires.Sub(now), Released: r.released,
 			}
-		case r.expires.After(now):
+		case r.expires.After(now) && mine:
 			r.extend(now, req.TTL)
 		default:
 			*r = row{
@@ -156,6 +156,9 @@ func (c *Client) TryAcquire(ctx context.Context, req db.Request) (db.Lease, erro
 	}
 	return lease, nil
 }
+
+// freeFor says whether the row only keeps runs out of which that is none.
+func (r *row) freeFor(run string) bool { return r.released && run != "" && r.run == run }
 
 // Renew keeps the contract of [db.Store].
 func (c *Client) Renew(ctx context.Context, lease db.Lease) (db.Lease, error) {
@@ -211,11 +214,11 @@ func (c *Client) Release(ctx context.Context, lease db.Lease, keep time.Duration
 func (c *Client) Revoke(ctx context.Context, name string, token uint64, now bool) error {
 	return c.do(ctx, Call{Op: Revoke, Name: name, Token: token}, func(at time.Time, rows map[string]*row) error {
 		r := rows[name]
-		if r == nil || r.token != token || r.released || !r.expires.After(at) {
+		if r == nil || r.token != token || !r.expires.After(at) {
 			return db.ErrLost
 		}
 		r.revoked = true
-		if now {
+		if now || r.released {
 			r.expires = at
 		}
 		return nil

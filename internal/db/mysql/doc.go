@@ -9,8 +9,8 @@
 // UTC_TIMESTAMP(6); what crosses the wire are durations.
 //
 // Text is compared with utf8mb4_bin, which knows no difference in case or
-// accent but ignores blanks at the end. Names and owners that end in a blank
-// are therefore stored with a visible mark behind it.
+// accent but ignores blanks at the end. Names, owners and runs that end in a
+// blank are therefore stored with a visible mark behind it.
 //
 // # The statements
 //
@@ -18,7 +18,8 @@
 // the session but what is set when it begins, and may be repeated. They mean
 // the same in every sql_mode and at every isolation level.
 //
-//	acquire  one UPDATE of the row if it is free; the answer carries the token
+//	acquire  one UPDATE of the row if it is free, or kept and of our own run;
+//	         the answer carries the token
 //	         if nothing changed, one SELECT says why:
 //	           no row             an INSERT; if another was first, SELECT again
 //	           our own, live      an UPDATE that extends it

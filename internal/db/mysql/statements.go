@@ -9,7 +9,7 @@ import "strings"
 // has written before it: servers differ in whether it would see the old value
 // or the new one.
 type statements struct {
-	acquire string // ttl µs, owner, run, name, owner
+	acquire string // ttl µs, owner, run, name, run, owner
 	insert  string // name, owner, run, ttl µs
 	look    string // name
 	renew   string // ttl µs, name, owner, token
@@ -37,7 +37,9 @@ func newStatements(quoted string) statements {
 		acquire: sql(`UPDATE $table SET token = LAST_INSERT_ID(GREATEST(token + 1, $ms)), ` +
 			`acquired_at = $now, renewed_at = $now, expires_at = $now + INTERVAL ? MICROSECOND, ` +
 			`released_at = NULL, revoked_at = NULL, owner = ?, run = $run ` +
-			`WHERE name = ? AND expires_at <= $now ` +
+			// What is kept after its release is not kept from its own run. NULL, for
+			// no run, equals nothing.
+			`WHERE name = ? AND (expires_at <= $now OR (released_at IS NOT NULL AND run = NULLIF(?, SPACE(0)))) ` +
 			// An owner serves one request; this may be its late word.
 			`AND NOT (owner = ? AND (released_at IS NOT NULL OR revoked_at IS NOT NULL))`),
 
@@ -59,11 +61,13 @@ func newStatements(quoted string) statements {
 			`released_at = COALESCE(released_at, $now) ` +
 			`WHERE name = ? AND owner = ? AND (token = ? OR ? = 0)`),
 
-		revoke: sql(`UPDATE $table SET revoked_at = COALESCE(revoked_at, $now) ` +
-			`WHERE name = ? AND token = ? AND expires_at > $now AND released_at IS NULL`),
+		// Nobody is left to be asked when it is only kept after its release.
+		revoke: sql(`UPDATE $table SET expires_at = IF(released_at IS NULL, expires_at, $now), ` +
+			`revoked_at = COALESCE(revoked_at, $now) ` +
+			`WHERE name = ? AND token = ? AND expires_at > $now`),
 
 		end: sql(`UPDATE $table SET expires_at = $now, revoked_at = COALESCE(revoked_at, $now) ` +
-			`WHERE name = ? AND token = ? AND expires_at > $now AND released_at IS NULL`),
+			`WHERE name = ? AND token = ? AND expires_at > $now`),
 
 		list: sql(`SELECT name, owner, run, token, released_at IS NOT NULL, revoked_at IS NOT NULL, ` +
 			`TIMESTAMPDIFF(MICROSECOND, acquired_at, $now), TIMESTAMPDIFF(MICROSECOND, renewed_at, $now), ` +

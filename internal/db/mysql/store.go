@@ -139,10 +139,10 @@ func (s *Store) TryAcquire(ctx context.Context, req db.Request) (db.Lease, error
 // acquire takes the lock if it is free, and finds out why not otherwise. The
 // lease means nothing when there is an error.
 func (s *Store) acquire(ctx context.Context, req db.Request) (db.Lease, error) {
-	name, owner, ttl := mark(req.Name), mark(req.Owner), req.TTL.Microseconds()
+	name, owner, run, ttl := mark(req.Name), mark(req.Owner), mark(req.Run), req.TTL.Microseconds()
 	if _, waits := s.looksFirst[req.Name]; waits {
 		row, err := s.look(ctx, name)
-		if err == nil && row.Owner != req.Owner && row.Remaining > 0 {
+		if err == nil && row.Owner != req.Owner && row.Remaining > 0 && !freeFor(req, row) {
 			return db.Lease{}, heldBy(req, row)
 		}
 		if err != nil && !errors.Is(err, sql.ErrNoRows) {
@@ -150,13 +150,13 @@ func (s *Store) acquire(ctx context.Context, req db.Request) (db.Lease, error) {
 		}
 		// Anything else is for the write to decide.
 	}
-	done, err := s.exec(ctx, keepOpen, s.sql.acquire, ttl, owner, req.Run, name, owner)
+	done, err := s.exec(ctx, keepOpen, s.sql.acquire, ttl, owner, run, name, run, owner)
 	if err != nil || done.rows == 1 {
 		return newLease(req, uint64(done.id), 0), err
 	}
 	row, err := s.look(ctx, name)
 	if errors.Is(err, sql.ErrNoRows) {
-		done, err = s.exec(ctx, keepOpen, s.sql.insert, name, owner, req.Run, ttl)
+		done, err = s.exec(ctx, keepOpen, s.sql.insert, name, owner, run, ttl)
 		if !isNumber(err, errDuplicateKey) {
 			return newLease(req, uint64(done.id), 0), err
 		}
@@ -188,7 +188,15 @@ func (s *Store) judge(ctx context.Context, req db.Request, row db.Row) (db.Lease
 	return newLease(req, row.Token, done.id), err
 }
 
+// freeFor says whether the row keeps only other runs out.
+func freeFor(req db.Request, row db.Row) bool {
+	return row.Released && req.Run != "" && row.Run == req.Run
+}
+
 func heldBy(req db.Request, row db.Row) error {
+	if freeFor(req, row) {
+		row.Remaining = 0 // it was released between the write and the look
+	}
 	return &db.HeldError{
 		Name: req.Name, Owner: row.Owner, Run: row.Run, Token: row.Token,
 		Age: max(row.Age, 0), Remaining: max(row.Remaining, 0), Released: row.Released,
@@ -213,7 +221,7 @@ func (s *Store) look(ctx context.Context, name string) (db.Row, error) {
 		return conn.QueryRowContext(ctx, s.sql.look, name).
 			Scan(&row.Owner, &row.Run, &row.Token, &row.Released, &row.Revoked, &age, &remaining)
 	})
-	row.Owner = unmark(row.Owner)
+	row.Owner, row.Run = unmark(row.Owner), unmark(row.Run)
 	row.Age, row.Remaining = microseconds(age), microseconds(remaining)
 	return row, err
 }
@@ -329,7 +337,7 @@ func (s *Store) list(ctx context.Context, conn *sql.Conn, names []string) ([]db.
 		if err := rows.Scan(&r.Name, &r.Owner, &r.Run, &r.Token, &r.Released, &r.Revoked, &age, &renewed, &remaining); err != nil {
 			return nil, err
 		}
-		r.Name, r.Owner = unmark(r.Name), unmark(r.Owner)
+		r.Name, r.Owner, r.Run = unmark(r.Name), unmark(r.Owner), unmark(r.Run)
 		r.Age, r.Renewed, r.Remaining = microseconds(age), microseconds(renewed), microseconds(remaining)
 		list = append(list, r)
 	}

@@ -136,6 +136,14 @@ func TestWhoWasToldThatALockIsHeldLooksFirst(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, "SELECT", db.ErrHeld},
+		{"kept, but not from our own run", func(t *testing.T, _ *place, holder *Store, lease db.Lease) {
+			release(t, holder, lease)
+			ours := ask("job", "c")
+			ours.Run = ask("job", "b").Run
+			if err := holder.Release(t.Context(), acquire(t, holder, ours), long); err != nil {
+				t.Fatal(err)
+			}
+		}, "SELECT, UPDATE", nil},
 		{"revoked", func(t *testing.T, _ *place, holder *Store, lease db.Lease) {
 			if err := holder.Revoke(t.Context(), "job", lease.Token, true); err != nil {
 				t.Fatal(err)
@@ -209,4 +217,32 @@ func TestALockThatLooksFreeAndIsTakenFirstIsHeld(t *testing.T) {
 	if held, ok := errors.AsType[*db.HeldError](<-done); !ok || held.Owner != "c" {
 		t.Errorf("TryAcquire = %v; want it held by c", held)
 	}
+}
+
+func TestALeaseThatIsReleasedBetweenTheWriteAndTheLookIsFreeForItsRun(t *testing.T) {
+	p := newPlace(t, server)
+	holder := open(t, p.options())
+	lease := acquire(t, holder, ask("job", "a"))
+	f := p.forwarded(t)
+	store := open(t, p.options())
+	same := ask("job", "b")
+	same.Run = lease.Run
+	trap := f.HoldBack(looks, 1)
+	done := make(chan error, 1)
+	go func() {
+		_, err := store.TryAcquire(t.Context(), same)
+		done <- err
+	}()
+	if err := trap.Caught(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := holder.Release(t.Context(), lease, long); err != nil {
+		t.Fatal(err)
+	}
+	trap.Deliver()
+	// Nobody is to wait for the end of what is not kept from it.
+	if held, ok := errors.AsType[*db.HeldError](<-done); !ok || held.Remaining != 0 {
+		t.Errorf("TryAcquire = %+v; want it held for another 0s", held)
+	}
+	acquire(t, store, same)
 }

@@ -40,7 +40,8 @@ func newStatements(table string) statements {
 			acquired_ns = excluded.acquired_ns, renewed_ns = excluded.renewed_ns, expires_ns = excluded.expires_ns,
 			released = 0, revoked = 0,
 			acquired_at = excluded.acquired_at, renewed_at = excluded.renewed_at, expires_at = excluded.expires_at
-			WHERE (boot <> @boot OR expires_ns <= @now) AND NOT (owner = @owner AND (released OR revoked))
+			WHERE (boot <> @boot OR expires_ns <= @now OR (released AND run = @run AND run <> ''))
+			AND NOT (owner = @owner AND (released OR revoked))
 			RETURNING token`,
 
 		renew: "UPDATE " + t + ` SET renewed_ns = max(renewed_ns, @now), renewed_at = ` + until("0") + `,
@@ -56,9 +57,9 @@ func newStatements(table string) statements {
 			RETURNING 1`,
 
 		revoke: "UPDATE " + t + ` SET revoked = 1,
-			expires_ns = CASE WHEN @at_once THEN @now ELSE expires_ns END,
-			expires_at = CASE WHEN @at_once THEN ` + until("0") + ` ELSE expires_at END
-			WHERE name = @name AND token = @token AND boot = @boot AND expires_ns > @now AND NOT released
+			expires_ns = CASE WHEN @at_once OR released THEN @now ELSE expires_ns END,
+			expires_at = CASE WHEN @at_once OR released THEN ` + until("0") + ` ELSE expires_at END
+			WHERE name = @name AND token = @token AND boot = @boot AND expires_ns > @now
 			RETURNING 1`,
 	}
 }
@@ -252,6 +253,8 @@ func (s *Store) refusal(r row, req db.Request) error {
 	switch {
 	case r.owner == req.Owner && (r.released || r.revoked):
 		return db.ErrLost
+	case r.owner != req.Owner && r.released && req.Run != "" && r.run == req.Run:
+		return nil // what is kept after its release is not kept from its own run
 	case r.owner != req.Owner && r.boot == s.opts.Clock.BootID && r.expires > now:
 		return &db.HeldError{
 			Name: r.name, Owner: r.owner, Run: r.run, Token: uint64(r.token),
