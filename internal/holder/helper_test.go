@@ -329,6 +329,12 @@ func (r *rig) sidecar(changes ...func(*holder.Config)) *sidecar {
 
 func (r *rig) sidecarContext(ctx context.Context, changes ...func(*holder.Config)) *sidecar {
 	r.t.Helper()
+	return r.start(ctx, func(ctx context.Context, h *holder.Holder) error { return h.Sidecar(ctx) }, changes...)
+}
+
+// start starts a holder of one kind.
+func (r *rig) start(ctx context.Context, kind func(context.Context, *holder.Holder) error, changes ...func(*holder.Config)) *sidecar {
+	r.t.Helper()
 	ctx, cancel := context.WithCancel(ctx)
 	s := &sidecar{t: r.t, cancel: cancel, result: make(chan error, 1)}
 	cfg := config(r.log)
@@ -349,7 +355,7 @@ func (r *rig) sidecarContext(ctx context.Context, changes ...func(*holder.Config
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		err := h.Sidecar(ctx)
+		err := kind(ctx, h)
 		s.result <- errors.Join(err, h.Close())
 	}()
 	r.t.Cleanup(func() {
