@@ -48,6 +48,7 @@ type program struct {
 	environ []string
 	stdout  io.Writer
 	stderr  *os.File
+	threads func() // waits for those of run and exec
 	signals <-chan os.Signal
 }
 
@@ -83,8 +84,8 @@ func surviveBrokenPipes() {
 const spareThreads = 8
 
 // reserveThreads has the runtime make them: a goroutine that is locked to its
-// thread has one of its own.
-func reserveThreads() {
+// thread has one of its own. The returned function returns when they are there.
+func reserveThreads() (wait func()) {
 	var ready sync.WaitGroup
 	release := make(chan struct{})
 	ready.Add(spareThreads)
@@ -96,8 +97,10 @@ func reserveThreads() {
 			<-release
 		}()
 	}
-	ready.Wait()
-	close(release)
+	return sync.OnceFunc(func() {
+		ready.Wait()
+		close(release)
+	})
 }
 
 // run runs the command that the arguments name and returns the exit code.
@@ -111,10 +114,10 @@ func (p *program) run() int {
 	name, args := p.args[0], p.args[1:]
 	switch name {
 	case "run":
-		reserveThreads()
+		p.threads = reserveThreads()
 		return p.runRun(args)
 	case "exec":
-		reserveThreads()
+		p.threads = reserveThreads()
 		return p.runExec(args)
 	case "sidecar":
 		return p.runSidecar(args)

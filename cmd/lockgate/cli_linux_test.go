@@ -6,7 +6,7 @@ import (
 )
 
 func TestThreadsAreThereBeforeTheyAreNeeded(t *testing.T) {
-	reserveThreads()
+	reserveThreads()()
 	threads, err := os.ReadDir("/proc/self/task")
 	if err != nil {
 		t.Fatal(err)

@@ -5,7 +5,10 @@ import (
 	"encoding/hex"
 	"errors"
 	"os"
+	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/lockgate/lockgate/internal/child"
 	"github.com/lockgate/lockgate/internal/config"
@@ -13,18 +16,16 @@ import (
 	"github.com/lockgate/lockgate/internal/wrap"
 )
 
-// halfOption makes exec the guarding half of a run: the nonce of the request
-// that the holding half has made already follows.
+// halfOption makes exec the guarding half of a run: what follows is the nonce of
+// the request that the holding half has made already, and the descriptor of the
+// pipe on which that half says that there is news.
 const halfOption = "--half-of-run="
 
 func (p *program) runExec(args []string) int {
-	nonce, half := "", false
-	if len(args) > 0 {
-		if nonce, half = strings.CutPrefix(args[0], halfOption); half {
-			args = args[1:]
-		}
-	}
-	if !half {
+	nonce, news, half := parseHalf(args)
+	if half {
+		args = args[1:]
+	} else {
 		nonce = newNonce()
 	}
 	argv, err := command(args)
@@ -61,12 +62,34 @@ func (p *program) runExec(args []string) int {
 		VerdictTimeout: cfg.VerdictTimeout,
 		Spec:           child.Spec{Path: path, Args: argv, NewGroup: true, DeathSignal: true},
 		Env: func(lock string, token uint64) []string {
+			p.threads()
 			return config.ChildEnv(p.environ, lock, token)
 		},
 		Signals: p.signals,
 		Quiet:   half,
+		Watch:   news,
 		Log:     log,
 	})
+}
+
+// parseHalf reads the option that makes exec a guarding half. news is nil when there
+// is no such pipe, as when somebody wrote the option by hand.
+func parseHalf(args []string) (nonce string, news *gatedir.Watcher, half bool) {
+	if len(args) == 0 {
+		return "", nil, false
+	}
+	text, half := strings.CutPrefix(args[0], halfOption)
+	if !half {
+		return "", nil, false
+	}
+	nonce, number, _ := strings.Cut(text, ",")
+	var stat unix.Stat_t
+	fd, err := strconv.Atoi(number)
+	if err != nil || fd <= 2 || unix.Fstat(fd, &stat) != nil || stat.Mode&unix.S_IFMT != unix.S_IFIFO {
+		return nonce, nil, true
+	}
+	unix.CloseOnExec(fd) // it is not for CMD
+	return nonce, gatedir.WatchPipe(os.NewFile(uintptr(fd), "news")), true
 }
 
 // lookup finds CMD, before anything is asked for. A code other than 0 is the

@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/lockgate/lockgate/internal/bootclock"
 	"github.com/lockgate/lockgate/internal/child"
 	"github.com/lockgate/lockgate/internal/config"
@@ -70,6 +72,7 @@ func (p *program) runRun(args []string) int {
 		Gate:   gateConfig(cfg, store, wait, log),
 		Policy: policy(cfg),
 		Observe: func(s gate.Status) {
+			r.wake()
 			told.observe(s)
 			replace(watch, s)
 		},
@@ -114,6 +117,7 @@ type runner struct {
 	log   *slog.Logger
 	nonce string
 	half  *child.Process
+	news  *os.File       // what is written to it wakes the half
 	early syscall.Signal // came before the half could handle it; see pass
 }
 
@@ -135,20 +139,60 @@ func (r *runner) start(argv []string) (code int, err error) {
 	if err != nil {
 		return gatedir.CodeInternal, err
 	}
+	listen, news, inherited, err := inheritablePipe()
+	if err != nil {
+		return gatedir.CodeInternal, fmt.Errorf("start the guarding half: %w", err)
+	}
+	defer func() { _ = listen.Close() }()
+	r.news = news
 	r.nonce = newNonce()
 	env := slices.DeleteFunc(slices.Clone(r.environ), func(kv string) bool {
 		return strings.HasPrefix(kv, config.Prefix+"DB_") || strings.HasPrefix(kv, config.Prefix+"DIR=")
 	})
 	r.half, err = child.Start(child.Spec{
 		Path:     self,
-		Args:     append([]string{os.Args[0], "exec", halfOption + r.nonce, "--"}, argv...),
+		Args:     append([]string{os.Args[0], "exec", fmt.Sprintf("%s%s,%d", halfOption, r.nonce, inherited), "--"}, argv...),
 		Env:      append(env, config.Prefix+"DIR="+r.dir.Path()),
 		NewGroup: true,
 	})
 	if err != nil {
 		return gatedir.CodeInternal, fmt.Errorf("start the guarding half: %w", err)
 	}
+	r.threads()
 	return 0, nil
+}
+
+// inheritablePipe returns a pipe and the descriptor at which a child inherits its
+// reading end. (os.File.Fd would make that a blocking one.)
+func inheritablePipe() (r, w *os.File, inherited uintptr, err error) {
+	r, w, err = os.Pipe()
+	if err != nil {
+		return nil, nil, 0, err
+	}
+	conn, err := r.SyscallConn()
+	if err == nil {
+		var failed error
+		err = conn.Control(func(fd uintptr) {
+			inherited = fd
+			_, failed = unix.FcntlInt(fd, unix.F_SETFD, 0)
+		})
+		err = errors.Join(err, failed)
+	}
+	if err != nil {
+		return nil, nil, 0, errors.Join(err, r.Close(), w.Close())
+	}
+	return r, w, inherited, nil
+}
+
+// wake tells the guarding half that there is news in the directory. It does not
+// wait: a pipe that is full has news enough, and one without a reader needs none.
+func (r *runner) wake() {
+	if conn, err := r.news.SyscallConn(); err == nil {
+		_ = conn.Write(func(fd uintptr) bool {
+			_, _ = unix.Write(int(fd), []byte{'.'})
+			return true
+		})
+	}
 }
 
 // guard passes signals on to the guarding half, and takes over where that half

@@ -12,7 +12,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -253,7 +252,7 @@ func cause(err error) error {
 	return err
 }
 
-var hostForm = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_.])?$`)
+const hostForm = `^[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_.])?$`
 
 const (
 	mysqlForm  = "mysql://user@host:3306/db"
@@ -362,7 +361,7 @@ func parseHost(s string) (string, error) {
 		if host == "" && !strings.Contains(port, ":") {
 			return "", fmt.Errorf("names no host; write %s", mysqlForm)
 		}
-		if !hostForm.MatchString(host) {
+		if !matches(hostForm, host) {
 			return "", malformed
 		}
 	}

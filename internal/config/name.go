@@ -3,7 +3,6 @@ package config
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"strings"
 	"unicode/utf8"
 )
@@ -11,7 +10,8 @@ import (
 // maxNameBytes is the longest name of a lock.
 const maxNameBytes = 255
 
-var varForm = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+// varForm is what may stand between ${ and }.
+const varForm = `^[A-Za-z_][A-Za-z0-9_]*$`
 
 // expandName replaces each ${VAR} by its value, once: what a value contains is
 // taken as it is. $${ stands for a plain ${, read from the left; every other $
@@ -37,7 +37,7 @@ func expandName(raw string, lookup func(string) (string, bool)) (string, error) 
 		switch {
 		case !closed:
 			return "", errors.New("has a ${ without its }; write $${ for a plain ${")
-		case !varForm.MatchString(name):
+		case !matches(varForm, name):
 			return "", fmt.Errorf("has ${%s}, which names no variable; write ${VAR}, or $${ for a plain ${", clip(name))
 		case strings.HasPrefix(name, dbPrefix):
 			return "", fmt.Errorf("expands ${%s}: a lock's name is for everybody to read, what leads to the database is not", clip(name))

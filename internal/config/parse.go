@@ -75,10 +75,12 @@ func choice[T ~string](words ...T) env.ParserFunc {
 	}
 }
 
-var (
-	bareNumber = regexp.MustCompile(`^[0-9]{1,9}$`)
-	dayWeek    = regexp.MustCompile(`^([0-9]{1,4})([dw])$`)
-	isoForm    = regexp.MustCompile(`^P(?:([0-9]{1,4})D)?(?:T(?:([0-9]{1,6})H)?(?:([0-9]{1,6})M)?(?:([0-9]{1,6})S)?)?$`)
+// Other ways to write durations. They are compiled when one was written wrongly:
+// every start of the program would pay for it otherwise.
+const (
+	bareNumber = `^[0-9]{1,9}$`
+	dayWeek    = `^([0-9]{1,4})([dw])$`
+	isoForm    = `^P(?:([0-9]{1,4})D)?(?:T(?:([0-9]{1,6})H)?(?:([0-9]{1,6})M)?(?:([0-9]{1,6})S)?)?$`
 )
 
 // parseDuration reads a duration in Go's form. Its error shows the Go form of
@@ -88,10 +90,10 @@ func parseDuration(v string) (time.Duration, error) {
 	if err == nil {
 		return d, nil
 	}
-	if bareNumber.MatchString(v) {
+	if regexp.MustCompile(bareNumber).MatchString(v) {
 		return 0, fmt.Errorf("a duration has a unit; %ss is seconds, %sm is minutes", v, v)
 	}
-	if m := dayWeek.FindStringSubmatch(v); m != nil {
+	if m := regexp.MustCompile(dayWeek).FindStringSubmatch(v); m != nil {
 		hours, _ := strconv.Atoi(m[1])
 		hours *= 24
 		if m[2] == "w" {
@@ -99,7 +101,7 @@ func parseDuration(v string) (time.Duration, error) {
 		}
 		return 0, fmt.Errorf("the longest unit is the hour; write %dh", hours)
 	}
-	if m := isoForm.FindStringSubmatch(v); m != nil {
+	if m := regexp.MustCompile(isoForm).FindStringSubmatch(v); m != nil {
 		var sum time.Duration
 		for i, unit := range []time.Duration{24 * time.Hour, time.Hour, time.Minute, time.Second} {
 			n, _ := strconv.Atoi(m[i+1])

@@ -10,10 +10,12 @@ import (
 // Names that a Kubernetes Service called lockgate or lockgate-x injects into
 // every pod of its namespace. serviceURL is as well what someone would call a
 // setting (LOCKGATE_DB_PORT), so there its value has to look the part.
-var (
-	serviceName = regexp.MustCompile(`^LOCKGATE_(?:[A-Z0-9_]+_)?(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?|PORT_[0-9]+_(?:TCP|UDP|SCTP)(?:_(?:ADDR|PORT|PROTO))?)$`)
-	serviceURL  = regexp.MustCompile(`^LOCKGATE_[A-Z0-9_]+_PORT$`)
-	urlValue    = regexp.MustCompile(`^(?:tcp|udp|sctp)://`)
+//
+// They are compiled when there is a name that is no setting.
+const (
+	serviceName = `^LOCKGATE_(?:[A-Z0-9_]+_)?(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?|PORT_[0-9]+_(?:TCP|UDP|SCTP)(?:_(?:ADDR|PORT|PROTO))?)$`
+	serviceURL  = `^LOCKGATE_[A-Z0-9_]+_PORT$`
+	urlValue    = `^(?:tcp|udp|sctp)://`
 )
 
 // ours says that a name with our prefix is no mistake although it is no
@@ -24,11 +26,13 @@ func ours(name, value string) bool {
 	case name == TokenVar, name == LockVar,
 		strings.HasPrefix(name, Prefix+"TEST_"), strings.HasPrefix(name, Prefix+"E2E_"):
 		return true
-	case name == Prefix+"PORT", serviceName.MatchString(name):
+	case name == Prefix+"PORT", matches(serviceName, name):
 		return true
 	}
-	return serviceURL.MatchString(name) && urlValue.MatchString(value)
+	return matches(serviceURL, name) && matches(urlValue, value)
 }
+
+func matches(pattern, s string) bool { return regexp.MustCompile(pattern).MatchString(s) }
 
 // refuseUnknown reports every LOCKGATE_ name that nobody reads: a misspelled
 // setting that is ignored is a setting that somebody believes in.

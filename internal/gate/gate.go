@@ -561,10 +561,14 @@ func (r *renewer) step(ctx context.Context) error {
 	if cause := r.expire(); cause != nil {
 		return cause
 	}
-	if skew := r.wallSkew(); (skew - r.skew).Abs() >= clockJump {
-		r.log.Warn("clock jumped, renewing at once", "by", rounded(skew-r.skew))
-		r.skew, r.next = skew, r.now()
+	// Since the last look only: a clock that is being slewed drifts a little each
+	// time, for ever.
+	skew := r.wallSkew()
+	if by := skew - r.skew; by.Abs() >= clockJump {
+		r.log.Warn("clock jumped, renewing at once", "by", rounded(by))
+		r.next = r.now()
 	}
+	r.skew = skew
 	if r.final || r.now() < r.next {
 		return nil
 	}

@@ -14,8 +14,11 @@ import (
 var ErrTaken = errors.New("taken by another process")
 
 // minMainFD is the lowest descriptor at which CMD inherits main.lock. Scripts
-// use 3 to 9 for themselves and would lose it there.
-const minMainFD = 100
+// use 3 to 9 for themselves and would lose it there, and shells keep theirs from
+// 10 up. It is below 64, because a table of open files has that many places to
+// begin with, and to enlarge one that threads share the kernel waits for all
+// processors (expand_fdtable in Linux' fs/file.c), which takes 10 ms.
+const minMainFD = 60
 
 // LockHolder takes holder.lock until the file is closed or the process ends.
 // [ErrTaken] when another holder uses the directory.

@@ -1,6 +1,9 @@
 package gatedir
 
-import "time"
+import (
+	"os"
+	"time"
+)
 
 // pollEvery is how often a watcher says "look again" where the kernel cannot
 // tell it about changes.
@@ -14,6 +17,7 @@ type Watcher struct {
 	stop  chan struct{}
 	ended chan struct{}
 	sys   sysWatch
+	pipe  *os.File // instead of sys; see WatchPipe
 }
 
 // C gets a value when something was published in the directory, or when
@@ -34,10 +38,40 @@ func (d *Dir) Watch() *Watcher {
 	return w
 }
 
+// WatchPipe returns a watcher that is told by a pipe: each byte that comes, and its
+// end, says "look again". It takes the pipe over. It is for two processes that
+// know each other: to close a watcher that the kernel tells, the kernel needs 10 ms
+// (fsnotify waits for all processors), and as long a process that has one needs to
+// end.
+func WatchPipe(pipe *os.File) *Watcher {
+	w := &Watcher{
+		c:     make(chan struct{}, 1),
+		stop:  make(chan struct{}),
+		ended: make(chan struct{}),
+		pipe:  pipe,
+	}
+	go func() {
+		defer close(w.ended)
+		buf := make([]byte, 64)
+		for {
+			_, err := pipe.Read(buf)
+			w.wake()
+			if err != nil {
+				return
+			}
+		}
+	}()
+	return w
+}
+
 // Close stops watching and returns when the watcher's goroutine has ended.
 func (w *Watcher) Close() {
 	close(w.stop)
-	w.interrupt()
+	if w.pipe != nil {
+		_ = w.pipe.Close()
+	} else {
+		w.interrupt()
+	}
 	<-w.ended
 }
 

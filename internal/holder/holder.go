@@ -78,7 +78,7 @@ type Config struct {
 type Holder struct {
 	Config
 	probe *gatedir.Probe
-	watch *gatedir.Watcher
+	watch *gatedir.Watcher // of Sidecar; nil before
 
 	// over is the request that was seen to its end last, also when its last
 	// word could not be published.
@@ -86,13 +86,13 @@ type Holder struct {
 }
 
 // New returns a holder. It must be closed.
-func New(cfg Config) *Holder {
-	return &Holder{Config: cfg, probe: cfg.Dir.Probe(), watch: cfg.Dir.Watch()}
-}
+func New(cfg Config) *Holder { return &Holder{Config: cfg, probe: cfg.Dir.Probe()} }
 
 // Close ends what New has started.
 func (h *Holder) Close() error {
-	h.watch.Close()
+	if h.watch != nil {
+		h.watch.Close()
+	}
 	return h.probe.Close()
 }
 
@@ -100,6 +100,7 @@ func (h *Holder) Close() error {
 // lease that is held is held until main is gone. Errors: [ErrNoMain], and
 // [gate.ErrPublish] when the directory cannot be written any more.
 func (h *Holder) Sidecar(ctx context.Context) error {
+	h.watch = h.Dir.Watch()
 	deadline := h.Gate.Boot() + h.MainTimeout
 	if h.MainTimeout == 0 {
 		deadline = 0

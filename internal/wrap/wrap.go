@@ -65,6 +65,10 @@ type Config struct {
 	// too.
 	Quiet bool
 
+	// Watch tells when the holder may have published something. Run closes it. nil
+	// stands for the directory's own.
+	Watch *gatedir.Watcher
+
 	Log *slog.Logger
 }
 
@@ -72,7 +76,11 @@ type Config struct {
 // own, 128+n when signal n ended it or ended the waiting, or one of the codes of
 // package gatedir.
 func Run(cfg Config) int {
-	w := &wrapper{Config: cfg}
+	w := &wrapper{Config: cfg, watch: cfg.Watch}
+	if w.watch == nil {
+		w.watch = cfg.Dir.Watch()
+	}
+	defer w.watch.Close()
 	if err := child.BecomeSubreaper(); err != nil {
 		w.Log.Error("cannot look after what the command would start", "err", err)
 		return gatedir.CodeInternal
@@ -89,8 +97,6 @@ func Run(cfg Config) int {
 	}
 	defer func() { _ = lock.Close() }()
 
-	w.watch = cfg.Dir.Watch()
-	defer w.watch.Close()
 	w.request = gatedir.Request{Nonce: cfg.Nonce, Boot: cfg.Boot, Pod: cfg.Pod}
 	if code, ok := w.claim(); !ok {
 		return code
