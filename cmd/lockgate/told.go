@@ -13,6 +13,7 @@ import (
 	"github.com/lockgate/lockgate/internal/config"
 	"github.com/lockgate/lockgate/internal/gate"
 	"github.com/lockgate/lockgate/internal/gatedir"
+	"github.com/lockgate/lockgate/internal/wallclock"
 )
 
 // told hears each status of a gate and tells those who do not read the verdict:
@@ -126,7 +127,7 @@ func terminationLine(lock string, s gate.Status) string {
 	}
 	if h := s.Held; h != nil {
 		quoted("holder", h.Owner)
-		add("since", time.Now().Add(-h.Age).Format(time.RFC3339))
+		add("since", wallclock.Now().Add(-h.Age).Format(time.RFC3339))
 		add("lease_left", h.Remaining.Round(time.Millisecond).String())
 	}
 	if s.Kept > 0 {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lockgate/lockgate/internal/db"
+	"github.com/lockgate/lockgate/internal/wallclock"
 )
 
 // OnBusy is what to do when somebody else has the lock.
@@ -726,7 +727,7 @@ func (g *gate) letGo(ctx context.Context, h hold, lost error, succeeded bool) St
 	switch {
 	case err == nil && kept > 0:
 		g.log.Info("lock released, and kept from other runs", "token", h.lease.Token, "held", held,
-			"kept_for", rounded(kept), "until", time.Now().Add(kept).Format(time.RFC3339))
+			"kept_for", rounded(kept), "until", wallclock.Now().Add(kept).Format(time.RFC3339))
 	case err == nil:
 		g.log.Info("lock released", "token", h.lease.Token, "held", held)
 	case errors.Is(err, db.ErrLost):
@@ -803,7 +804,7 @@ func (g *gate) limit(ctx context.Context, d time.Duration) (context.Context, con
 // wallSkew is how far the wall clock is ahead of the boot clock. It changes when
 // somebody sets the clock, and after a pause of the machine.
 func (g *gate) wallSkew() time.Duration {
-	return time.Duration(time.Now().UnixNano()) - g.Boot()
+	return time.Duration(wallclock.Now().UnixNano()) - g.Boot()
 }
 
 // renewPause is RenewEvery, at most a tenth less, so that ten thousand holders
@@ -847,7 +848,7 @@ func (t *trouble) worthSaying(now time.Duration, err error) bool {
 func heldAttrs(h *db.HeldError) []any {
 	return []any{
 		"holder", h.Owner, "held_for", rounded(h.Age),
-		"since", time.Now().Add(-h.Age).Format(time.RFC3339),
+		"since", wallclock.Now().Add(-h.Age).Format(time.RFC3339),
 		"lease_left", rounded(h.Remaining),
 	}
 }

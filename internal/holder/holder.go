@@ -26,6 +26,7 @@ import (
 	"github.com/lockgate/lockgate/internal/db"
 	"github.com/lockgate/lockgate/internal/gate"
 	"github.com/lockgate/lockgate/internal/gatedir"
+	"github.com/lockgate/lockgate/internal/wallclock"
 )
 
 var (
@@ -419,12 +420,12 @@ func (s *served) sign() {
 	if s.last.Request == "" {
 		return
 	}
-	s.last.UpdatedAt, s.last.UpdatedBoot = time.Now(), gatedir.Duration(s.Gate.Boot())
+	s.last.UpdatedAt, s.last.UpdatedBoot = wallclock.Now(), gatedir.Duration(s.Gate.Boot())
 	_ = s.Dir.WriteState(s.last)
 }
 
 func (s *served) state(status gate.Status) gatedir.State {
-	now, wall := s.Gate.Boot(), time.Now()
+	now, wall := s.Gate.Boot(), wallclock.Now()
 	state := gatedir.State{
 		Request: s.req.Nonce,
 		Boot:    s.Boot,

@@ -44,6 +44,7 @@ const (
 	driverLogs = "a driver returns its errors; the gate decides what they mean and logs them"
 	systemCall = "system calls that the standard library does not have"
 	ownLibrary = "the one library that this driver is for"
+	wall       = "times that people read; nothing is decided by them"
 )
 
 // plan is the table of rooms. Dependencies point one way: cmd, then the two
@@ -74,7 +75,8 @@ func plan() map[string]room {
 		},
 		"internal/gate": {
 			may: map[string]string{
-				"internal/db": "when to try and how long to trust are decided over the contract, whatever the store",
+				"internal/db":        "when to try and how long to trust are decided over the contract, whatever the store",
+				"internal/wallclock": wall,
 			},
 			mayNot: map[string]string{
 				"database/sql/...": "policy knows no SQL",
@@ -95,9 +97,10 @@ func plan() map[string]room {
 		},
 		"internal/holder": {
 			may: map[string]string{
-				"internal/db":      "a lease and an error are told as a verdict",
-				"internal/gate":    "it runs the gate for each request",
-				"internal/gatedir": "requests come in and verdicts go out here",
+				"internal/db":        "a lease and an error are told as a verdict",
+				"internal/gate":      "it runs the gate for each request",
+				"internal/gatedir":   "requests come in and verdicts go out here",
+				"internal/wallclock": wall,
 			},
 			mayNot: map[string]string{
 				"database/sql/...": "that is a driver's",
@@ -122,6 +125,12 @@ func plan() map[string]room {
 			},
 			mayNot: map[string]string{
 				"net/...": "processes only",
+			},
+		},
+		"internal/wallclock": {
+			mayNot: map[string]string{
+				"net/...": "a clock only",
+				"os/exec": "a clock only",
 			},
 		},
 		"internal/bootclock": {
@@ -156,6 +165,7 @@ func plan() map[string]room {
 		},
 		"internal/db/sqlite": {
 			may: map[string]string{
+				"internal/wallclock":     wall,
 				"internal/db":            contract,
 				"golang.org/x/sys/...":   systemCall,
 				"modernc.org/sqlite/...": ownLibrary,

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lockgate/lockgate/internal/db"
+	"github.com/lockgate/lockgate/internal/wallclock"
 )
 
 // statements are the SQL for one table. In all of them @boot and @now are the
@@ -111,7 +112,7 @@ func (s *Store) TryAcquire(ctx context.Context, req db.Request) (db.Lease, error
 		var token int64
 		taken, err := queryRow(ctx, s.conn, s.statements.take, []any{
 			sql.Named("name", req.Name), sql.Named("owner", req.Owner), sql.Named("run", req.Run),
-			sql.Named("ms", time.Now().UnixMilli()), sql.Named("boot", s.opts.Clock.BootID),
+			sql.Named("ms", wallclock.Now().UnixMilli()), sql.Named("boot", s.opts.Clock.BootID),
 			sql.Named("now", int64(now)), sql.Named("ttl", int64(req.TTL)),
 		}, &token)
 		if err != nil {
