@@ -15,7 +15,7 @@ import (
 
 // built are the programs under test, built once, and the folder for what they
 // leave when they are killed.
-var built struct{ lockgate, planted, puppet, runtime string }
+var built struct{ lockgate, planted, wall, puppet, runtime string }
 
 func TestMain(m *testing.M) { os.Exit(runAll(m)) }
 
@@ -32,6 +32,7 @@ func runAll(m *testing.M) int {
 	}
 	built.lockgate = filepath.Join(dir, "lockgate")
 	built.planted = filepath.Join(dir, "lockgate-planted")
+	built.wall = filepath.Join(dir, "lockgate-wall")
 	built.puppet = filepath.Join(dir, "puppet")
 	built.runtime = filepath.Join(dir, "runtime")
 	if err := os.Mkdir(built.runtime, 0o700); err != nil {
@@ -41,6 +42,7 @@ func runAll(m *testing.M) int {
 	for _, args := range [][]string{
 		{"-o", built.lockgate, "-ldflags", "-s -w", "../cmd/lockgate"},
 		{"-o", built.planted, "-tags", "lockgate_planted_margin", "../cmd/lockgate"},
+		{"-o", built.wall, "-tags", "lockgate_test_wall", "../cmd/lockgate"},
 		{"-o", built.puppet, "./puppet"},
 	} {
 		build := exec.Command("go", append([]string{"build", "-trimpath"}, args...)...)
