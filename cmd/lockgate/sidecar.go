@@ -89,7 +89,7 @@ func (p *program) holdDir(cfg config.Config) (dir *gatedir.Dir, lock io.Closer, 
 	}
 	lock, err = dir.LockHolder()
 	if errors.Is(err, gatedir.ErrTaken) {
-		p.say("LOCKGATE_DIR: another lockgate holder uses %s; stop it, or give each a directory of its own", dir.Path())
+		p.say("LOCKGATE_DIR: another lockgate sidecar or init uses %s; stop it, or give each a directory of its own", dir.Path())
 		return nil, nil, gatedir.CodeConfig
 	}
 	if err != nil {
