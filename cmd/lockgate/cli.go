@@ -24,32 +24,17 @@ import (
 // flushLimit is how long the end of the program waits for its last log lines.
 const flushLimit = 500 * time.Millisecond
 
-const usage = `lockgate runs a command only while it holds a named lock in a database.
-
-usage:
-  lockgate run -- CMD [ARG...]    take the lock, run CMD, release
-  lockgate sidecar                hold the lock for a main in another container
-  lockgate exec -- CMD [ARG...]   run CMD, in main's container, under the sidecar's lock
-  lockgate check                  exit 0 only while the lock is held (for probes and scripts)
-  lockgate check --verdict        exit 0 as soon as there is an answer, whatever it is
-  lockgate version                print the version
-
-Settings are environment variables. These are needed, by run and sidecar:
-  LOCKGATE_NAME     the lock's name
-  LOCKGATE_DB_URL   mysql://user@host:3306/db or sqlite:///path/to/file
-
-LOCKGATE_ON_BUSY says what to do while somebody else has the lock: skip (the
-default), wait or fail. The README lists all settings and exit codes.
-`
-
 // program is one run of lockgate, with everything it gets from outside.
 type program struct {
 	args    []string
 	environ []string
+	stdin   io.Reader
 	stdout  io.Writer
 	stderr  *os.File
 	threads func() // waits for those of run and exec
 	signals <-chan os.Signal
+
+	database config.Kind // of the settings, once they are read
 }
 
 // handled are the signals that lockgate acts on. SIGHUP and SIGINT stay ignored,
@@ -108,32 +93,33 @@ func (p *program) run() int {
 	if len(p.args) == 0 {
 		return p.wrongUsage("which command?")
 	}
-	if len(p.args) > 1 && isHelp(p.args[1]) {
-		return p.print(nil, usage)
-	}
 	name, args := p.args[0], p.args[1:]
 	switch name {
-	case "run":
-		p.threads = reserveThreads()
-		return p.runRun(args)
-	case "exec":
-		p.threads = reserveThreads()
-		return p.runExec(args)
-	case "sidecar":
-		return p.runSidecar(args)
-	case "init":
-		return p.runInit(args)
-	case "check":
-		return p.runCheck(args)
-	case "version", "--version":
-		return p.print(args, "lockgate "+version+"\n")
-	case "help", "--help", "-h":
-		return p.print(nil, usage)
-	case "install", "status", "unlock", "migrate", "config":
-		return p.wrongUsage("the command %q is not in this version yet", name)
-	default:
-		return p.wrongUsage("there is no command %q", name)
+	case "--help", "-h":
+		name = helpCommand
+	case "--version":
+		name = versionCommand
 	}
+	spec := findSpec(name)
+	if spec == nil {
+		return p.wrongUsage("there is no command %q; did you mean %s?", name, nearestCommand(name))
+	}
+	if spec.wantsHelp(args) {
+		return p.print(nil, spec.help())
+	}
+	if spec.startsAt {
+		p.threads = reserveThreads()
+	}
+	return spec.run(p, args)
+}
+
+// commandName is the command that the arguments name, empty when there is none
+// of that name.
+func (p *program) commandName() string {
+	if len(p.args) > 0 && findSpec(p.args[0]) != nil {
+		return p.args[0]
+	}
+	return ""
 }
 
 func isHelp(arg string) bool { return arg == "--help" || arg == "-h" }
@@ -143,8 +129,7 @@ func (p *program) print(args []string, text string) int {
 		return p.wrongUsage("unexpected argument %q", args[0])
 	}
 	if _, err := io.WriteString(p.stdout, text); err != nil {
-		p.say("%v", err)
-		return gatedir.CodeInternal
+		return p.fail(gatedir.CodeInternal, err)
 	}
 	return 0
 }
@@ -156,8 +141,7 @@ func (p *program) say(format string, args ...any) {
 
 func (p *program) wrongUsage(format string, args ...any) int {
 	p.say(format, args...)
-	p.say("see: lockgate --help")
-	return gatedir.CodeUsage
+	return p.sayNext(gatedir.CodeUsage, nil)
 }
 
 // wrongConfig lists everything that is wrong with the settings.
@@ -169,7 +153,7 @@ func (p *program) wrongConfig(err error) int {
 	} else {
 		p.say("%v", err)
 	}
-	return gatedir.CodeConfig
+	return p.sayNext(gatedir.CodeConfig, err)
 }
 
 // load reads the settings of a command, and which boot this is. A code other than
@@ -179,6 +163,7 @@ func (p *program) load(cmd config.Command) (cfg config.Config, boot string, code
 	if err != nil {
 		return cfg, "", p.wrongConfig(err)
 	}
+	p.database = cfg.Database.Kind
 	boot, err = bootclock.BootID()
 	if err != nil {
 		p.say("%v", err)

@@ -22,6 +22,7 @@ func main() {
 	p := &program{
 		args:    os.Args[1:],
 		environ: os.Environ(),
+		stdin:   os.Stdin,
 		stdout:  os.Stdout,
 		stderr:  os.Stderr,
 		signals: signals,

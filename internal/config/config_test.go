@@ -837,8 +837,8 @@ func TestDistanceCountsTypingErrors(t *testing.T) {
 	for pair, want := range map[[2]string]int{
 		{"NAME", "NAME"}: 0, {"NAEM", "NAME"}: 1, {"NAM", "NAME"}: 1, {"NAMEE", "NAME"}: 1, {"", "TTL"}: 3, {"TTL", ""}: 3, {"ABC", "XYZ"}: 3,
 	} {
-		if got := distance(pair[0], pair[1]); got != want {
-			t.Errorf("distance(%q, %q) = %d; want %d", pair[0], pair[1], got, want)
+		if got := Distance(pair[0], pair[1]); got != want {
+			t.Errorf("Distance(%q, %q) = %d; want %d", pair[0], pair[1], got, want)
 		}
 	}
 	// Each setting with one letter missing leads back to itself.

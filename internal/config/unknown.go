@@ -60,7 +60,7 @@ func (l *loader) nearest(name string) string {
 	best, bestCost := "", 0
 	for _, f := range l.fields {
 		key := strings.TrimPrefix(f.name, Prefix)
-		cost := 2 * distance(name, key)
+		cost := 2 * Distance(name, key)
 		// PASSWORD for DB_PASSWORD is a word left out, not three typing errors.
 		if strings.HasSuffix(key, "_"+name) || strings.HasPrefix(key, name+"_") {
 			cost = 1
@@ -75,9 +75,9 @@ func (l *loader) nearest(name string) string {
 	return best
 }
 
-// distance is the number of letters to insert, delete, replace or swap with
+// Distance is the number of letters to insert, delete, replace or swap with
 // their neighbour to make a of b.
-func distance(a, b string) int {
+func Distance(a, b string) int {
 	if len(a) > 2*maxQuoted {
 		return len(a) // no setting is as long; do not spend time on it
 	}

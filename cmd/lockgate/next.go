@@ -1,0 +1,110 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/lockgate/lockgate/internal/config"
+	"github.com/lockgate/lockgate/internal/db"
+	"github.com/lockgate/lockgate/internal/gate"
+	"github.com/lockgate/lockgate/internal/gatedir"
+)
+
+// advisedError is an error that knows what to do about it better than a table by
+// exit codes could.
+type advisedError struct {
+	err  error
+	next string
+}
+
+func (e *advisedError) Error() string { return e.err.Error() }
+func (e *advisedError) Unwrap() error { return e.err }
+
+func advise(err error, format string, args ...any) error {
+	return &advisedError{err: err, next: fmt.Sprintf(format, args...)}
+}
+
+// fail says what went wrong and, on the last line, what to do next. It returns
+// the code.
+func (p *program) fail(code int, err error) int {
+	text := strings.Join(strings.Fields(err.Error()), " ") // one line, whatever a library says
+	if name := p.commandName(); name != "" {
+		text = name + ": " + text
+	}
+	p.say("%s", text)
+	return p.sayNext(code, err)
+}
+
+// sayNext writes the last line of a failure and returns its code.
+func (p *program) sayNext(code int, err error) int {
+	if next := p.next(code, err); next != "" {
+		p.say("next: %s", next)
+	}
+	return code
+}
+
+// next says what a person does about an exit code of lockgate's own and the
+// error that led to it, which may be nil when it is not known. It is empty for
+// a code that asks for nothing.
+func (p *program) next(code int, err error) string {
+	if advised, ok := errors.AsType[*advisedError](err); ok {
+		return advised.next
+	}
+	switch code {
+	case gatedir.CodeUsage:
+		if name := p.commandName(); name != "" {
+			return "see: lockgate help " + name
+		}
+		return "see: lockgate --help"
+	case gatedir.CodeUnavailable:
+		return p.nextOfStore(err)
+	case gatedir.CodeInternal:
+		return "this should not happen; report it together with the lines above and the output of: lockgate version"
+	case gatedir.CodeBusy:
+		return "lockgate status shows who has the lock; to wait for it, set LOCKGATE_ON_BUSY=wait and LOCKGATE_WAIT_TIMEOUT"
+	case gatedir.CodeLost:
+		if errors.Is(err, gate.ErrUntrusted) {
+			return "see why the database could not be reached; to get over longer outages, set a longer LOCKGATE_TTL"
+		}
+		return "the command was stopped in mid-work: see what it left; lockgate status shows who has the lock now"
+	case gatedir.CodeConfig:
+		return "fix the settings above; lockgate config shows them all"
+	case notExecutable, notFound:
+		return "see that the command is there and executable: it is looked for in PATH, in this container"
+	}
+	return ""
+}
+
+// What shells end with, and we too, when CMD cannot be started.
+const (
+	notExecutable = 126
+	notFound      = 127
+)
+
+// nextOfStore is next for what stands between us and the table, or, in exec,
+// between us and the sidecar.
+func (p *program) nextOfStore(err error) string {
+	file := p.database == config.SQLite
+	switch {
+	case p.commandName() == string(config.Exec):
+		return "read the log of the sidecar's container, and see that both mount the same volume at LOCKGATE_DIR"
+	case errors.Is(err, db.ErrNoTable) && p.commandName() == string(config.Migrate):
+		return "have somebody who may create tables run what lockgate migrate --print shows"
+	case errors.Is(err, db.ErrNoTable):
+		return "create the table with lockgate migrate; what that does, lockgate migrate --print shows"
+	case errors.Is(err, db.ErrRefused) && file:
+		return "see that the path in LOCKGATE_DB_URL is right, on a local disk, and that this user may read and write the file and its folder"
+	case errors.Is(err, db.ErrRefused):
+		return "check LOCKGATE_DB_USER, LOCKGATE_DB_PASSWORD and the database in LOCKGATE_DB_URL, " +
+			"and that this user may SELECT, INSERT and UPDATE (lockgate config shows what is set)"
+	case errors.Is(err, db.ErrAgain), file && errors.Is(err, context.DeadlineExceeded):
+		return "something keeps the table locked: look for a long transaction on it, then try again"
+	case file:
+		return "see that the file in LOCKGATE_DB_URL is a lock database and its disk is well, then try again"
+	case errors.Is(err, db.ErrUnreachable):
+		return "see that host and port in LOCKGATE_DB_URL are right, and that nothing (a firewall, a network policy) stands between"
+	}
+	return "see whether the database of LOCKGATE_DB_URL is well, then try again; a longer LOCKGATE_START_TIMEOUT has lockgate wait for it"
+}
