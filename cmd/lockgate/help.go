@@ -87,11 +87,11 @@ func (s *spec) help() string {
 			if !set.Supported || !slices.Contains(set.Commands, s.reads) {
 				continue
 			}
-			line := set.Name
+			text := set.Doc
 			if set.Default != "" {
-				line += "  (" + s.defaultOf(set) + ")"
+				text += "; " + s.defaultOf(set)
 			}
-			fmt.Fprintf(&b, "  %s\n%s", line, wrapText("        ", set.Doc))
+			fmt.Fprintf(&b, "  %s\n%s", set.Name, wrapText("        ", text))
 		}
 	}
 	b.WriteString("\nexit codes:\n")
@@ -106,14 +106,17 @@ func (s *spec) help() string {
 	return b.String()
 }
 
-// defaultOf is the default of a setting in this command. A name is required by
-// those that take a lock, and config only shows it.
+// defaultOf is the default of a setting in this command: what those who take
+// locks require, those who look do not.
 func (s *spec) defaultOf(set config.Setting) string {
-	if s.reads == config.Show && set.Default == "required" {
+	takes := s.reads == config.Sidecar || s.reads == config.Init
+	switch {
+	case set.Name == config.Prefix+"DB_URL" && !takes:
+		return "required in a container, elsewhere a SQLite file of this user"
+	case strings.HasPrefix(set.Default, "required") && s.reads == config.Show:
 		return "required by run and sidecar"
-	}
-	if strings.HasPrefix(set.Default, "required") {
-		return set.Default
+	case strings.HasPrefix(set.Default, "required"):
+		return "required"
 	}
 	return "default: " + set.Default
 }

@@ -90,14 +90,28 @@ func (l looker) list(cfg config.Config, names ...string) (rows []db.Row, err err
 	return rows, neverUsed(cfg, err)
 }
 
+// missingError says that there is no table, in words for who only looks. It
+// wraps [db.ErrNoTable].
+type missingError struct{ database, table string }
+
+func (e *missingError) Error() string {
+	return fmt.Sprintf("nobody has used %s yet: there is no table %s", e.database, e.table)
+}
+
+func (e *missingError) Unwrap() error { return db.ErrNoTable }
+
 // neverUsed says of a table, or a file, that is missing what that means.
 func neverUsed(cfg config.Config, err error) error {
-	folderOfDefault := cfg.DatabaseIsDefault && errors.Is(err, fs.ErrNotExist)
-	if !errors.Is(err, db.ErrNoTable) && !folderOfDefault {
+	noFolder := cfg.DatabaseIsDefault && errors.Is(err, fs.ErrNotExist)
+	if !errors.Is(err, db.ErrNoTable) && !noFolder {
 		return err
 	}
-	return advise(fmt.Errorf("%w: nobody has used %s yet, there is no table %s in it", db.ErrNoTable, cfg.Database, cfg.Table),
-		"lockgate run and lockgate sidecar create the table when they first take a lock; lockgate migrate creates it now")
+	next := "create the table with lockgate migrate, or see that LOCKGATE_DB_URL and LOCKGATE_DB_TABLE are right"
+	if cfg.AutoMigrate {
+		next = "lockgate run and sidecar create the table when they first take a lock, lockgate migrate creates it now; " +
+			"or see that LOCKGATE_DB_URL and LOCKGATE_DB_TABLE are right"
+	}
+	return advise(&missingError{cfg.Database.String(), cfg.Table}, "%s", next)
 }
 
 // readable is the part of an owner that is for people: all but the nonce.
@@ -125,7 +139,7 @@ func shortly(d time.Duration) string {
 		return "0s"
 	case d < 10*time.Second:
 		return d.Round(100 * time.Millisecond).String()
-	case d < time.Hour:
+	case d.Round(time.Second) < time.Hour:
 		return d.Round(time.Second).String()
 	case d < 48*time.Hour:
 		return strings.TrimSuffix(d.Round(time.Minute).String(), "0s")
