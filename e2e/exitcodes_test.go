@@ -593,13 +593,15 @@ func TestAWrongCommandLineExitsWith64(t *testing.T) {
 		{"run"}, {"run", "--"}, {"run", "--", ""}, {"run", "--nonsense", "--", "true"},
 		{"exec"}, {"exec", "--"}, {"exec", "-x", "true"},
 		{"sidecar", "now"}, {"check", "now"}, {"check", "--verdict", "now"}, {"version", "now"},
-		{"init"}, {"install", "/x"}, {"status"}, {"unlock", "nightly"}, {"migrate"}, {"config"}, // not yet
+		{"init", "now"}, {"install"}, {"install", "/x", "/y"}, {"status", "--all"}, {"status", "-oxml"}, {"status", ""},
+		{"unlock"}, {"unlock", "a", "b"}, {"unlock", "a", "--yes"}, {"unlock", "a", "--token", "b"}, {"unlock", "a", "--token"},
+		{"migrate", "now"}, {"config", "-o"}, {"completion"}, {"completion", "tcsh"}, {"help", "start"}, {"help", "run", "now"},
 	} {
 		t.Run(fmt.Sprintf("%q", args), func(t *testing.T) {
 			t.Parallel()
 			p := start(t, s, args...)
 			p.wantExit(64)
-			wantSaid(t, p.said(), "lockgate --help")
+			wantSaid(t, p.said(), "lockgate: next: see: lockgate ")
 		})
 	}
 }

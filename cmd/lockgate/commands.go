@@ -57,7 +57,7 @@ func exitsOfCMD(unavailable string) []exit {
 		{"69", unavailable},
 		exitFault(),
 		{"75", "the lock is busy, and lockgate was told to fail, or has waited long enough"},
-		{"76", "the lock was lost and CMD was stopped"},
+		{"76", "the lock was lost, or was held as long as is allowed, and CMD was stopped"},
 		exitConfig(),
 		{"126, 127", "CMD is not executable, was not found"},
 		{"128+n", "told to stop by signal n before CMD had started"},
@@ -93,6 +93,22 @@ func specs() []spec {
 			},
 			examples: []string{"LOCKGATE_NAME=nightly LOCKGATE_DB_URL=mysql://user:password@db.example/jobs LOCKGATE_DIR=/tmp/gate lockgate sidecar"},
 			run:      (*program).runSidecar,
+		},
+		{
+			name: "init", group: groupRun, reads: config.Init,
+			usage: []string{"init"},
+			short: "take the lock in an init container, and leave it to its TTL",
+			about: "Takes the lock and ends. Nobody renews or releases it: it comes free when its TTL has passed, so that the job does not run again within this time. " +
+				"Main runs under lockgate exec, or does not start when init fails.",
+			exits: []exit{
+				{"0", "the lock is ours, or it is busy and main is to be skipped"},
+				exitUsage(), exitStore(), exitFault(),
+				{"75", "the lock is busy, and lockgate was told to fail, or has waited long enough"},
+				exitConfig(),
+				{"128+n", "told to stop by signal n; what was taken is released"},
+			},
+			examples: []string{"LOCKGATE_NAME=nightly LOCKGATE_DB_URL=mysql://user:password@db.example/jobs LOCKGATE_DIR=/tmp/gate LOCKGATE_TTL=8h lockgate init"},
+			run:      (*program).runInit,
 		},
 		{
 			name: "exec", group: groupRun, startsAt: true, reads: config.Exec,

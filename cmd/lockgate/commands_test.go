@@ -243,7 +243,10 @@ func TestNextFitsTheFailure(t *testing.T) {
 		{"run", config.MySQL, 70, nil, "lockgate version"},
 		{"run", config.MySQL, 75, wrap(db.ErrHeld), "lockgate status"},
 		{"run", config.MySQL, 76, wrap(gate.ErrUntrusted), "LOCKGATE_TTL"},
+		{"run", config.MySQL, 75, wrap(gate.ErrWaitedTooLong), "LOCKGATE_WAIT_TIMEOUT"},
+		{"run", config.MySQL, 76, wrap(gate.ErrMaxHold), "LOCKGATE_MAX_HOLD"},
 		{"run", config.MySQL, 76, wrap(db.ErrLost), "lockgate status"},
+		{"run", config.MySQL, 78, wrap(gate.ErrPublish), "full"},
 		{"run", config.MySQL, 78, nil, "lockgate config"},
 		{"run", config.MySQL, 126, nil, "PATH"},
 		{"run", config.MySQL, 127, nil, "PATH"},
@@ -480,7 +483,7 @@ func TestBashCompletes(t *testing.T) {
 	}{
 		{"lockgate sta", "status"},
 		{"lockgate un", "unlock"},
-		{"lockgate i", "install"},
+		{"lockgate i", "init install"},
 		{"lockgate --v", "--version"},
 		{"lockgate nothing-like-it", ""},
 		{"lockgate unlock --t", "--token"},
@@ -530,6 +533,7 @@ func TestEveryShellsCompletionKnowsAllCommands(t *testing.T) {
 func TestTheStateOfThisPodInWords(t *testing.T) {
 	const now = time.Hour
 	stop, late := gatedir.Duration(now+time.Minute), gatedir.Duration(now-time.Second)
+	goOn := gatedir.Policy{OnLost: gatedir.GoOn}
 	for _, c := range []struct {
 		name  string
 		state gatedir.State
@@ -542,6 +546,9 @@ func TestTheStateOfThisPodInWords(t *testing.T) {
 		{"late", gatedir.State{Verdict: gatedir.Acquired, StopBoot: late, KillBoot: stop}, false, "not renewed in time; the command is being stopped"},
 		{"lost", gatedir.State{Verdict: gatedir.Lost}, false, "lost; the command is being stopped"},
 		{"lost, ended", gatedir.State{Verdict: gatedir.Lost}, true, "lost; the command has ended"},
+		{"late, goes on", gatedir.State{Verdict: gatedir.Acquired, StopBoot: late, KillBoot: stop, Policy: goOn}, false, "goes on without the lock"},
+		{"lost, goes on", gatedir.State{Verdict: gatedir.Lost, Policy: goOn}, false, "lost; the command goes on without the lock (LOCKGATE_ON_LOST=continue)"},
+		{"lost, went on, ended", gatedir.State{Verdict: gatedir.Lost, Policy: goOn}, true, "lost; the command has ended"},
 		{"skipped", gatedir.State{Verdict: gatedir.Skipped}, false, "skipped"},
 		{"busy", gatedir.State{Verdict: gatedir.Busy}, false, "busy"},
 		{"error", gatedir.State{Verdict: gatedir.Error}, false, "error"},

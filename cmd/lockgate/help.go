@@ -114,7 +114,7 @@ func (s *spec) defaultOf(set config.Setting) string {
 	case set.Name == config.Prefix+"DB_URL" && !takes:
 		return "required in a container, elsewhere a SQLite file of this user"
 	case strings.HasPrefix(set.Default, "required") && s.reads == config.Show:
-		return "required by run and sidecar"
+		return "required by run, sidecar and init"
 	case strings.HasPrefix(set.Default, "required"):
 		return "required"
 	}

@@ -63,13 +63,22 @@ func (p *program) next(code int, err error) string {
 	case gatedir.CodeInternal:
 		return "this should not happen; report it together with the lines above and the output of: lockgate version"
 	case gatedir.CodeBusy:
-		return "lockgate status shows who has the lock; to wait for it, set LOCKGATE_ON_BUSY=wait and LOCKGATE_WAIT_TIMEOUT"
+		if errors.Is(err, gate.ErrWaitedTooLong) {
+			return "lockgate status shows who has the lock; to wait longer, set LOCKGATE_WAIT_TIMEOUT"
+		}
+		return "lockgate status shows who has the lock; to wait for it, set LOCKGATE_ON_BUSY=wait"
 	case gatedir.CodeLost:
-		if errors.Is(err, gate.ErrUntrusted) {
+		switch {
+		case errors.Is(err, gate.ErrUntrusted):
 			return "see why the database could not be reached; to get over longer outages, set a longer LOCKGATE_TTL"
+		case errors.Is(err, gate.ErrMaxHold):
+			return "see why the command took so long, or allow it more with LOCKGATE_MAX_HOLD"
 		}
 		return "the command was stopped in mid-work: see what it left; lockgate status shows who has the lock now"
 	case gatedir.CodeConfig:
+		if errors.Is(err, gate.ErrPublish) {
+			return "see that the volume at LOCKGATE_DIR can be written and is not full"
+		}
 		return "fix the settings above; lockgate config shows them all"
 	case notExecutable, notFound:
 		return "see that the command is there and executable: it is looked for in PATH, in this container"

@@ -276,7 +276,7 @@ func podOf(dir string, state gatedir.State, ended bool, now time.Duration) *podS
 	pod := &podState{
 		Dir: dir, Verdict: string(state.Verdict), Lock: state.Lock,
 		Holder: readable(state.Owner), Owner: state.Owner, Token: state.Token, Reason: state.Reason,
-		OnLost: onLost(state.Policy),
+		OnLost: state.Policy.OnLost,
 	}
 	if !state.AcquiredAt.IsZero() {
 		pod.AcquiredAt = &state.AcquiredAt
@@ -291,7 +291,7 @@ func podOf(dir string, state gatedir.State, ended bool, now time.Duration) *podS
 
 // summary is the verdict in words.
 func (pod *podState) summary(ended bool) string {
-	goesOn := pod.OnLost == string(config.Continue)
+	goesOn := pod.OnLost == gatedir.GoOn
 	switch gatedir.Verdict(pod.Verdict) {
 	case gatedir.Waiting:
 		return "waiting for the lock"
