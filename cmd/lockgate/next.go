@@ -96,6 +96,11 @@ const (
 // between us and the sidecar.
 func (p *program) nextOfStore(err error) string {
 	file := p.database == config.SQLite
+	patience := ""
+	switch config.Command(p.commandName()) {
+	case config.Run, config.Sidecar, config.Init, config.Migrate: // they try again by themselves
+		patience = "; LOCKGATE_START_TIMEOUT says how long lockgate waits for it"
+	}
 	switch {
 	case p.commandName() == string(config.Exec):
 		return "read the log of the sidecar's container, and see that both mount the same volume at LOCKGATE_DIR"
@@ -113,7 +118,7 @@ func (p *program) nextOfStore(err error) string {
 	case file:
 		return "see that the file in LOCKGATE_DB_URL is a lock database and its disk is well, then try again"
 	case errors.Is(err, db.ErrUnreachable):
-		return "see that host and port in LOCKGATE_DB_URL are right, and that nothing (a firewall, a network policy) stands between"
+		return "see that host and port in LOCKGATE_DB_URL are right, and that nothing (a firewall, a network policy) stands between" + patience
 	}
-	return "see whether the database of LOCKGATE_DB_URL is well, then try again; a longer LOCKGATE_START_TIMEOUT has lockgate wait for it"
+	return "see whether the database of LOCKGATE_DB_URL is well, then try again" + patience
 }

@@ -87,9 +87,22 @@ func (u *unlocking) unlock() (code int, err error) {
 			"lockgate status %s shows who has it now", word(u.name))
 	}
 	if err != nil {
-		return gatedir.CodeUnavailable, advise(err, "lockgate status %s shows whether it was done; if not, do it again", word(u.name))
+		if !nothingChanged(err) {
+			err = advise(err, "lockgate status %s shows whether it was done; if not, do it again", word(u.name))
+		}
+		return gatedir.CodeUnavailable, err
 	}
 	return 0, u.tell(row)
+}
+
+// nothingChanged tells whether an error of a store says that a call had no effect.
+func nothingChanged(err error) bool {
+	for _, sure := range []error{db.ErrRefused, db.ErrUnreachable, db.ErrNoTable, db.ErrAgain} {
+		if errors.Is(err, sure) {
+			return true
+		}
+	}
+	return false
 }
 
 // errNotHeld says that there is nobody to take the lock from.
