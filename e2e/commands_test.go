@@ -177,6 +177,26 @@ func TestUnlockAsksBeforeItStopsAHolder(t *testing.T) {
 	})
 }
 
+func TestAQuestionEndsLikeAnyProgram(t *testing.T) {
+	t.Parallel()
+	url := sqliteURL(t)
+	at := newStage(t)
+	at.run(t, short(url).with(calm()))
+	tokenIn(t, at.witness())
+	stdin, nobody, err := os.Pipe()
+	must(t, err)
+	defer func() { _, _ = stdin.Close(), nobody.Close() }()
+	cmd := exec.Command(built.lockgate, "unlock", "nightly")
+	cmd.Stdin = stdin
+	p := launch(t, cmd, looking(url).environ())
+	p.awaitOutput("nightly ")
+	p.signal(syscall.SIGTERM)
+	p.wantExit(143)
+	if state := report(t, looking(url), "nightly").Locks[0].State; state != "held" {
+		t.Errorf("the lock is %s; want it held still", state)
+	}
+}
+
 func TestStatusOfEveryState(t *testing.T) {
 	t.Parallel()
 	onEachStore(t, func(t *testing.T, url string) {
@@ -434,7 +454,7 @@ func TestCommandsForPeopleListWrongSettings(t *testing.T) {
 		args  []string
 		names []string
 	}{
-		{[]string{"status"}, []string{"TLT", "DIR"}}, // what leads to this pod's state comes first
+		{[]string{"status"}, []string{"DB_URL", "DB_TABLE", "DIR", "TLT"}},
 		{[]string{"unlock", "nightly"}, []string{"DB_URL", "DB_TABLE", "TLT"}},
 		{[]string{"migrate"}, []string{"DB_URL", "DB_TABLE", "START_TIMEOUT", "TLT"}},
 		{[]string{"migrate", "--print"}, []string{"DB_URL", "DB_TABLE", "START_TIMEOUT", "TLT"}},

@@ -12,6 +12,7 @@ import (
 // helpWidth is how wide help is: as wide as the narrowest usual terminal.
 const helpWidth = 79
 
+//nolint:gosec // the password in it is an example
 const helpIntro = `lockgate runs a command only while it holds a named lock in a database, so that
 a job which is started in several places at once runs in one of them.
 
@@ -125,7 +126,7 @@ func (s *spec) defaultOf(set config.Setting) string {
 func wrapText(indent, text string) string {
 	var b strings.Builder
 	width := 0
-	for _, word := range strings.Fields(text) {
+	for word := range strings.FieldsSeq(text) {
 		n := utf8.RuneCountInString(word)
 		switch {
 		case width == 0:

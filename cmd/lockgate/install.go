@@ -75,10 +75,10 @@ func install(binary, dir string) (path string, err error) {
 	if err == nil {
 		err = out.Sync() // a full disk may say so only here
 	}
-	if err = errors.Join(err, out.Close()); err != nil {
+	if err := errors.Join(err, out.Close()); err != nil {
 		return "", err
 	}
-	if err = os.Rename(out.Name(), path); err != nil {
+	if err := os.Rename(out.Name(), path); err != nil {
 		return "", err
 	}
 	return path, nil

@@ -15,7 +15,6 @@ import (
 
 	"github.com/lockgate/lockgate/internal/config"
 	"github.com/lockgate/lockgate/internal/db"
-	"github.com/lockgate/lockgate/internal/gatedir"
 )
 
 // What the commands share that a person types: status, unlock, migrate.
@@ -59,8 +58,8 @@ type looker struct {
 }
 
 // openLooker opens the store that the settings name and creates nothing in it:
-// no table, no file, no folder. The code belongs to the error.
-func (p *program) openLooker(cfg config.Config, boot string) (l looker, code int, err error) {
+// no table, no file, no folder. The error is one of the settings.
+func (p *program) openLooker(cfg config.Config, boot string) (looker, error) {
 	log, flush := p.logger(cfg)
 	defer flush()
 	cfg.AutoMigrate = false
@@ -71,14 +70,14 @@ func (p *program) openLooker(cfg config.Config, boot string) (l looker, code int
 	}
 	store, _, err := openStore(cfg, boot, log)
 	if err != nil {
-		return looker{}, gatedir.CodeConfig, err
+		return looker{}, err
 	}
 	admin, ok := store.(db.Admin)
 	if !ok {
 		_ = store.Close()
-		return looker{}, gatedir.CodeConfig, fmt.Errorf("LOCKGATE_DB_URL: a database of kind %q cannot be looked at", cfg.Database.Kind)
+		return looker{}, fmt.Errorf("LOCKGATE_DB_URL: a database of kind %q cannot be looked at", cfg.Database.Kind)
 	}
-	return looker{Admin: admin, close: func() { _ = store.Close() }}, 0, nil
+	return looker{Admin: admin, close: func() { _ = store.Close() }}, nil
 }
 
 // list returns the rows of the given names, or all.

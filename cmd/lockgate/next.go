@@ -54,7 +54,7 @@ func (p *program) next(code int, err error) string {
 	}
 	switch code {
 	case gatedir.CodeUsage:
-		if name := p.commandName(); name != "" {
+		if name := p.commandName(); name != "" && name != helpCommand {
 			return "see: lockgate help " + name
 		}
 		return "see: lockgate --help"

@@ -113,6 +113,9 @@ func (p *program) runStatus(args []string) int {
 	}
 	var report statusReport
 	if report.ThisPod, err = p.thisPod(); err != nil {
+		if _, all := config.Load(config.Status, p.environ); all != nil {
+			err = all // this has every problem, the other one only those of the directory
+		}
 		return p.wrongConfig(err)
 	}
 	if report.ThisPod.answers(names) && !p.namesDatabase() {
@@ -140,9 +143,9 @@ func (p *program) runStatus(args []string) int {
 
 // lookAtLocks fills in what the database says.
 func (p *program) lookAtLocks(report *statusReport, cfg config.Config, boot string, names []string) (code int, err error) {
-	store, code, err := p.openLooker(cfg, boot)
+	store, err := p.openLooker(cfg, boot)
 	if err != nil {
-		return code, err
+		return gatedir.CodeConfig, err
 	}
 	defer store.close()
 	database := cfg.Database.String()
@@ -244,6 +247,8 @@ type podState struct {
 	KillIn     *float64   `json:"kill_in_seconds"`
 	Reason     string     `json:"reason"`
 	OnLost     string     `json:"on_lost"`
+
+	standing bool // nobody renews the lease
 }
 
 // thisPod reads the gate directory, if there is one with a state of this boot
@@ -276,7 +281,7 @@ func podOf(dir string, state gatedir.State, ended bool, now time.Duration) *podS
 	pod := &podState{
 		Dir: dir, Verdict: string(state.Verdict), Lock: state.Lock,
 		Holder: readable(state.Owner), Owner: state.Owner, Token: state.Token, Reason: state.Reason,
-		OnLost: state.Policy.OnLost,
+		OnLost: state.Policy.OnLost, standing: state.Standing,
 	}
 	if !state.AcquiredAt.IsZero() {
 		pod.AcquiredAt = &state.AcquiredAt
@@ -347,7 +352,11 @@ func (pod *podState) write(b *strings.Builder) {
 		line("since", stamp(pod.AcquiredAt.Local()))
 	}
 	if pod.StopIn != nil && *pod.StopIn > 0 {
-		line("left", shortly(seconds(*pod.StopIn))+" until the command is stopped, unless the lock is renewed")
+		left := shortly(seconds(*pod.StopIn)) + " until the command is stopped"
+		if !pod.standing {
+			left += ", unless the lock is renewed"
+		}
+		line("left", left)
 	}
 	if pod.Reason != "" {
 		line("reason", harmless(pod.Reason))

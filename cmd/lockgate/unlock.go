@@ -48,7 +48,7 @@ func (p *program) runUnlock(args []string) int {
 		return code
 	}
 	u.cfg = cfg
-	store, code, err := p.openLooker(cfg, boot)
+	store, err := p.openLooker(cfg, boot)
 	if err != nil {
 		return p.wrongConfig(err)
 	}
