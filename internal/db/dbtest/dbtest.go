@@ -26,6 +26,16 @@ type Harness struct {
 	// test when it cannot.
 	Open func(t *testing.T) db.Store
 
+	// Empty makes a place without a table, and without a file if that holds
+	// the table, and returns what opens clients of it, which may create it. For
+	// drivers that are a [db.Migrator].
+	Empty func(t *testing.T) (open func() db.Store)
+
+	// Foreign makes a place in which the table's name is taken by another, which
+	// has a row and not our columns. It returns what opens clients of it and what
+	// reads the whole table and its definition. For the same drivers.
+	Foreign func(t *testing.T) (open func() db.Store, dump func() string)
+
 	// Traits are the allowed differences of this driver.
 	Traits Traits
 }
@@ -77,11 +87,15 @@ func Exercise(t *testing.T, h Harness) {
 
 	probe := h.Open(t)
 	_, admin := probe.(db.Admin)
+	_, migrator := probe.(db.Migrator)
 	if err := probe.Close(); err != nil {
 		t.Errorf("Close() of an unused store = %v; want nil", err)
 	}
 	if admin {
 		group("admin", adminCases())
+	}
+	if migrator {
+		group("migrate", migrateCases())
 	}
 }
 
@@ -113,7 +127,12 @@ func newBench(t *testing.T, h Harness) *bench {
 // open returns a new client, closed when the case ends.
 func (b *bench) open() db.Store {
 	b.Helper()
-	store := b.h.Open(b.T)
+	return b.closed(b.h.Open(b.T))
+}
+
+// closed closes a client when the case ends.
+func (b *bench) closed(store db.Store) db.Store {
+	b.Helper()
 	b.Cleanup(func() {
 		if err := store.Close(); err != nil {
 			b.Errorf("Close() = %v; want nil", err)

@@ -1,6 +1,7 @@
 package mysql
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/lockgate/lockgate/internal/db"
@@ -9,7 +10,35 @@ import (
 
 func TestContract(t *testing.T) {
 	p := newPlace(t, server)
-	dbtest.Exercise(t, dbtest.Harness{Open: func(t *testing.T) db.Store { return open(t, p.options()) }})
+	dbtest.Exercise(t, harness(func(t *testing.T) db.Store { return open(t, p.options()) }))
+}
+
+// harness adds to a way to open clients the places to migrate.
+func harness(openStore func(t *testing.T) db.Store) dbtest.Harness {
+	return dbtest.Harness{
+		Open: openStore,
+		Empty: func(t *testing.T) func() db.Store {
+			p := newPlace(t, server)
+			return func() db.Store { return open(t, p.options()) }
+		},
+		Foreign: func(t *testing.T) (func() db.Store, func() string) {
+			p := newPlace(t, server)
+			server.Exec(t,
+				"CREATE TABLE "+p.table()+" (name VARCHAR(64) PRIMARY KEY, token BIGINT UNSIGNED, locked_by TEXT)",
+				"INSERT INTO "+p.table()+" VALUES ('job', 1, 'somebody')")
+			return func() db.Store { return open(t, p.options()) }, func() string {
+				var rows, name, definition string
+				admin := server.Admin()
+				if err := errors.Join(
+					admin.QueryRowContext(t.Context(), "SELECT GROUP_CONCAT(CONCAT_WS('|', name, token, locked_by)) FROM "+p.table()).Scan(&rows),
+					admin.QueryRowContext(t.Context(), "SHOW CREATE TABLE "+p.table()).Scan(&name, &definition),
+				); err != nil {
+					t.Fatal(err)
+				}
+				return rows + "\n" + definition
+			}
+		},
+	}
 }
 
 // Each case is as many oddities at once as can be combined, because the suite
@@ -61,13 +90,13 @@ func TestContractOnOddServers(t *testing.T) {
 			if tt.adjust != nil {
 				tt.adjust(&options)
 			}
-			dbtest.Exercise(t, dbtest.Harness{Open: func(t *testing.T) db.Store {
+			dbtest.Exercise(t, harness(func(t *testing.T) db.Store {
 				store := open(t, options)
 				if tt.fresh {
 					store.db.SetMaxIdleConns(-1)
 				}
 				return store
-			}})
+			}))
 		})
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 // The server's errors that mean something to us, see [decision].
 const (
+	errTableExists  = 1050
 	errDuplicateKey = 1062
 	errNoSuchTable  = 1146
 )
@@ -58,10 +59,16 @@ func decide(e *mysql.MySQLError) decision {
 		return refused
 
 	case
-		1054, // unknown column
-		1364, // a column of somebody else has no default
-		1366, // a value of the wrong type
-		1406: // a column is too narrow
+		1048,                   // a column cannot be NULL
+		1054,                   // unknown column
+		1136,                   // another number of columns
+		1264,                   // a number out of range
+		1265, 1292, 1366, 1411, // a value of the wrong type
+		1364,                         // a column of somebody else has no default
+		1406,                         // a column is too narrow
+		1288, 1348, 1393, 1394, 1471, // a view that cannot be written
+		1442, 1644, // a trigger of somebody else
+		1451, 1452, 3819, 4025: // a constraint of somebody else
 		return wrongTable
 
 	case errNoSuchTable:
@@ -94,7 +101,7 @@ func (s *Store) translate(ctx context.Context, err error) error {
 		case refused:
 			return fmt.Errorf("%w: %w", db.ErrRefused, err)
 		case wrongTable:
-			return fmt.Errorf("%w: table %s has not the columns %s: %w", db.ErrRefused, s.table, columns, err)
+			return fmt.Errorf("%w: %s: %w", db.ErrRefused, notOurs(s.table, "it does not take our rows"), err)
 		case noTable:
 			return s.noTable(err)
 		case unavailable:
@@ -146,6 +153,12 @@ func (s *Store) noTable(why error) error {
 func isNumber(err error, number uint16) bool {
 	answer, ok := errors.AsType[*mysql.MySQLError](err)
 	return ok && answer.Number == number
+}
+
+// isWrongTable reports whether the server says that the table is not ours.
+func isWrongTable(err error) bool {
+	answer, ok := errors.AsType[*mysql.MySQLError](err)
+	return ok && decide(answer) == wrongTable
 }
 
 // spoilsConnection reports whether the connection must not be used again, so

@@ -187,24 +187,95 @@ func TestErrorOfTheTargetIsTheCalls(t *testing.T) {
 	acquire(t, store, ask("job", "a"))
 }
 
-func TestTableOfOtherColumnsIsRefused(t *testing.T) {
-	for name, columns := range map[string]string{
-		"a column is missing":     "name VARCHAR(64) PRIMARY KEY, lock_until TIMESTAMP(3) NOT NULL",
-		"a column is too narrow":  strings.Replace(columnsOf(t), "VARCHAR(512)", "VARCHAR(3)", 1),
-		"a column has no default": "tenant INT NOT NULL, " + columnsOf(t),
-	} {
-		p := newPlace(t, server)
-		server.Exec(t, "CREATE TABLE "+p.table()+" ("+columns+")")
-		_, err := open(t, p.options()).TryAcquire(t.Context(), ask("job", "an owner"))
-		if !isOnly(err, db.ErrRefused) {
-			t.Errorf("%s: TryAcquire = %v; want ErrRefused", name, err)
-			continue
-		}
-		for _, want := range []string{DefaultTable, "expires_at"} {
-			if !strings.Contains(err.Error(), want) {
-				t.Errorf("%s: error %q does not say %q", name, err, want)
+func TestATableThatIsNotOursIsRefusedAndLeftAlone(t *testing.T) {
+	ours := columnsOf(t)
+	const like = " DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+	tests := []struct {
+		name, columns string
+		says          string
+		works         bool // one that the server accepts, so that only Migrate looks
+	}{
+		{"columns are missing", "name VARCHAR(64) PRIMARY KEY, lock_until TIMESTAMP(3) NOT NULL",
+			"it has no column owner, run, token, acquired_at, renewed_at, expires_at, released_at, revoked_at", false},
+		{"a column is missing", strings.Replace(ours, "renewed_at", "touched_at", 1), "it has no column renewed_at", false},
+		{"a column is too narrow", strings.Replace(ours, "VARCHAR(512)", "VARCHAR(3)", 1), "column owner is too narrow, 3 instead of 512", false},
+		{"a column has no default", "tenant INT NOT NULL, " + ours, "its column tenant has no default", false},
+		{"a column cannot be empty", strings.Replace(ours, "released_at DATETIME(6)     NULL", "released_at DATETIME(6) NOT NULL", 1),
+			"column released_at cannot be NULL", false},
+		{"a column is of another type", strings.Replace(ours, "token       BIGINT UNSIGNED", "token DATE", 1), "column token is a date, not a bigint", false},
+		{"a time is coarse", strings.Replace(ours, "expires_at  DATETIME(6)", "expires_at DATETIME", 1), "column expires_at is too narrow, 0 instead of 6", true},
+		{"names may repeat", strings.Replace(ours, "PRIMARY KEY (name)", "KEY (name)", 1), "its primary key is not the column name", true},
+		{"names of two letter cases are one", strings.Replace(ours, "name        VARCHAR(255)", "name VARCHAR(255) COLLATE utf8mb4_general_ci", 1),
+			"column name is compared by utf8mb4_general_ci, not by utf8mb4_bin", true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			p := newPlace(t, server)
+			server.Exec(t, "CREATE TABLE "+p.table()+" ("+tt.columns+")"+like)
+			store := open(t, p.options())
+			calls := map[string]error{}
+			_, calls["Migrate"] = store.Migrate(t.Context())
+			if !tt.works {
+				_, calls["TryAcquire"] = store.TryAcquire(t.Context(), ask("job", "an owner"))
 			}
-		}
+			for call, err := range calls {
+				if !isOnly(err, db.ErrRefused) {
+					t.Errorf("%s = %v; want ErrRefused", call, err)
+					continue
+				}
+				for _, want := range []string{"table " + DefaultTable + " is not a lockgate table", tt.says, "LOCKGATE_DB_TABLE"} {
+					if !strings.Contains(err.Error(), want) {
+						t.Errorf("%s = %q; want it to say %q", call, err, want)
+					}
+				}
+			}
+			var rows int
+			if err := server.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+p.table()).Scan(&rows); err != nil || rows != 0 {
+				t.Errorf("the table has %d rows, %v; want none", rows, err)
+			}
+		})
+	}
+}
+
+func TestATableWithAColumnMoreIsOurs(t *testing.T) {
+	p := newPlace(t, server)
+	server.Exec(t, "CREATE TABLE "+p.table()+" ("+columnsOf(t)+", note TEXT NULL, seen INT NOT NULL DEFAULT 0) DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
+	store := open(t, p.options())
+	if created, err := store.Migrate(t.Context()); created || err != nil {
+		t.Errorf("Migrate = %t, %v; want false, nil", created, err)
+	}
+	acquire(t, store, ask("job", "a"))
+}
+
+func TestMigrateSaysWhatItMayNotDo(t *testing.T) {
+	p := newPlace(t, server)
+	reader := &place{p.server, p.target}
+	reader.target.User = "no_create_" + p.target.Database
+	server.NewUser(t, testserver.User{Name: reader.target.User, Password: reader.target.Password, Grants: []string{
+		"SELECT, INSERT, UPDATE ON " + p.target.Database + ".*",
+	}})
+	stranger := &place{p.server, p.target}
+	stranger.target.User = "other_" + p.target.Database
+	server.NewUser(t, testserver.User{Name: stranger.target.User, Password: reader.target.Password, Grants: []string{
+		"SELECT, INSERT, UPDATE, CREATE ON " + p.target.Database + ".other",
+	}})
+	store := open(t, reader.options())
+	created, err := store.Migrate(t.Context())
+	paste := strings.Join(strings.Fields(store.DDL()), " ")
+	if created || !isOnly(err, db.ErrNoTable) || !strings.HasSuffix(err.Error(), paste) {
+		t.Errorf("Migrate without the right to = %t, %v; want ErrNoTable and the DDL, ready to paste", created, err)
+	}
+	// Told not to create in passing, but asked to: it does.
+	options := p.options()
+	options.Create = false
+	if created, err := open(t, options).Migrate(t.Context()); !created || err != nil {
+		t.Errorf("Migrate = %t, %v; want true, nil", created, err)
+	}
+	if created, err := store.Migrate(t.Context()); created || err != nil {
+		t.Errorf("Migrate without the right to, of a table that is there = %t, %v; want false, nil", created, err)
+	}
+	if created, err := open(t, stranger.options()).Migrate(t.Context()); created || err == nil || !(isOnly(err, db.ErrRefused) || isOnly(err, db.ErrNoTable)) {
+		t.Errorf("Migrate of a table that is hidden from us = %t, %v; want a refusal", created, err)
 	}
 }
 

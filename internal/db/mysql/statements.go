@@ -18,6 +18,8 @@ type statements struct {
 	end     string // name, token
 	list    string
 	create  string
+
+	createNew string // fails when there is a table
 }
 
 func newStatements(quoted string) statements {
@@ -73,7 +75,8 @@ func newStatements(quoted string) statements {
 			`TIMESTAMPDIFF(MICROSECOND, acquired_at, $now), TIMESTAMPDIFF(MICROSECOND, renewed_at, $now), ` +
 			`TIMESTAMPDIFF(MICROSECOND, $now, expires_at) FROM $table`),
 
-		create: ddl(quoted),
+		create:    ddl("IF NOT EXISTS " + quoted),
+		createNew: ddl(quoted),
 	}
 }
 

@@ -65,8 +65,9 @@ type Store struct {
 }
 
 var (
-	_ db.Store = (*Store)(nil)
-	_ db.Admin = (*Store)(nil)
+	_ db.Store    = (*Store)(nil)
+	_ db.Admin    = (*Store)(nil)
+	_ db.Migrator = (*Store)(nil)
 )
 
 // errClosed is why a call ends when the store is closed under it.
@@ -230,9 +231,13 @@ func (s *Store) look(ctx context.Context, name string) (db.Row, error) {
 func (s *Store) createTable(ctx context.Context) error {
 	_, err := s.exec(ctx, keepOpen, s.sql.create)
 	if errors.Is(err, db.ErrRefused) {
-		return s.noTable(fmt.Errorf("we may not create it: %v", err)) //nolint:errorlint // one decision: no table
+		return s.mayNotCreate(err)
 	}
 	return err
+}
+
+func (s *Store) mayNotCreate(err error) error {
+	return s.noTable(fmt.Errorf("we may not create it: %v", err)) //nolint:errorlint // one decision: no table
 }
 
 // Renew keeps the contract of [db.Store].
@@ -384,7 +389,7 @@ func (s *Store) call(ctx context.Context, work func(ctx context.Context) error) 
 	if !s.begin(cancel) {
 		return errClosed
 	}
-	return work(ctx)
+	return s.explainTable(ctx, work(ctx))
 }
 
 // begin lets Close cancel the call that has its turn; false after Close.

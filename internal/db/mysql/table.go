@@ -12,9 +12,6 @@ import (
 // DefaultTable is the table that is used when Options name none.
 const DefaultTable = "lockgate_locks"
 
-// columns are what the statements need, for the operator whose table has others.
-const columns = "name, owner, run, token, acquired_at, renewed_at, expires_at, released_at, revoked_at"
-
 // blankMark follows a blank that would otherwise be the last character.
 const blankMark = "\u2420" // ␠
 
@@ -42,11 +39,12 @@ func DDL(table string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return ddl(quoted), nil
+	return ddl("IF NOT EXISTS " + quoted), nil
 }
 
-func ddl(quoted string) string {
-	return `CREATE TABLE IF NOT EXISTS ` + quoted + ` (
+// ddl is the definition of a table, after what is said of its name.
+func ddl(table string) string {
+	return `CREATE TABLE ` + table + ` (
   name        VARCHAR(255)    NOT NULL COMMENT 'the lock',
   owner       VARCHAR(512)    NOT NULL COMMENT 'who has it, or had it last',
   run         VARCHAR(255)    NOT NULL COMMENT 'the run that the owner belongs to, may be empty',

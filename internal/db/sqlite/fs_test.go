@@ -26,7 +26,7 @@ func firstCall(t *testing.T, opts Options) error {
 	if err != nil {
 		t.Fatalf("Open() = %v; want a store", err)
 	}
-	_, err = store.List(t.Context())
+	_, err = store.TryAcquire(t.Context(), db.Request{Name: "job", Owner: "a", TTL: time.Hour})
 	if err := store.Close(); err != nil {
 		t.Errorf("Close() = %v; want nil", err)
 	}

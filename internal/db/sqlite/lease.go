@@ -88,7 +88,11 @@ func (r *row) fields() []any {
 // TryAcquire keeps the contract of [db.Store].
 func (s *Store) TryAcquire(ctx context.Context, req db.Request) (db.Lease, error) {
 	lease := db.Lease{Name: req.Name, Owner: req.Owner, Run: req.Run, TTL: req.TTL}
-	err := s.do(ctx, func(ctx context.Context) error {
+	what := change
+	if s.opts.Create {
+		what = create
+	}
+	err := s.do(ctx, what, func(ctx context.Context) error {
 		// Those who only wait read and never write; what they read decides
 		// nothing but that it is not yet their turn.
 		r, found, err := s.read(ctx, req.Name)
@@ -141,7 +145,7 @@ func (s *Store) TryAcquire(ctx context.Context, req db.Request) (db.Lease, error
 
 // Renew keeps the contract of [db.Store].
 func (s *Store) Renew(ctx context.Context, lease db.Lease) (db.Lease, error) {
-	err := s.do(ctx, func(ctx context.Context) error { return s.renew(ctx, &lease) })
+	err := s.do(ctx, change, func(ctx context.Context) error { return s.renew(ctx, &lease) })
 	if err != nil {
 		return db.Lease{}, fmt.Errorf("renew %q: %w", lease.Name, err)
 	}
@@ -190,7 +194,7 @@ func (s *Store) Revoke(ctx context.Context, name string, token uint64, now bool)
 // change runs a statement that finds its row, or else the lease is lost. The
 // statement is made when the connection is ready, so that its clock is fresh.
 func (s *Store) change(ctx context.Context, verb, name string, statement func() (string, []any)) error {
-	err := s.do(ctx, func(ctx context.Context) error {
+	err := s.do(ctx, change, func(ctx context.Context) error {
 		text, args := statement()
 		var one int
 		found, err := queryRow(ctx, s.conn, text, args, &one)
@@ -217,7 +221,7 @@ func (s *Store) List(ctx context.Context, names ...string) ([]db.Row, error) {
 	}
 	query += " ORDER BY name"
 	var list []db.Row
-	err := s.do(ctx, func(ctx context.Context) error {
+	err := s.do(ctx, look, func(ctx context.Context) error {
 		rows, err := s.conn.QueryContext(ctx, query, args...)
 		if err != nil {
 			return err

@@ -4,6 +4,9 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"maps"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/lockgate/lockgate/internal/db"
@@ -48,50 +51,106 @@ func quote(name string) string {
 	return `"` + strings.ReplaceAll(name, `"`, `""`) + `"`
 }
 
-// columns are those of [DDL].
-func columns() []string {
-	return []string{
-		"name", "owner", "run", "token", "boot", "acquired_ns", "renewed_ns", "expires_ns",
-		"released", "revoked", "acquired_at", "renewed_at", "expires_at",
+// columns are those of [DDL], with their kind.
+func columns() []column {
+	text := func(name string) column { return column{name: name, kind: "TEXT"} }
+	number := func(name string) column { return column{name: name, kind: "INTEGER"} }
+	return []column{
+		text("name"), text("owner"), text("run"), number("token"), text("boot"),
+		number("acquired_ns"), number("renewed_ns"), number("expires_ns"),
+		number("released"), number("revoked"), text("acquired_at"), text("renewed_at"), text("expires_at"),
 	}
+}
+
+// column is a column as SQLite describes it.
+type column struct {
+	name, kind string
+	required   bool // a row must bring a value for it
+	key        bool
+}
+
+// affinity is what SQLite makes of a declared type, by the rules of its manual
+// ("Datatypes In SQLite", section 3.1). Numbers in a column of text would be
+// compared as text.
+func affinity(declared string) string {
+	contains := func(words ...string) bool {
+		return slices.ContainsFunc(words, func(w string) bool { return strings.Contains(strings.ToUpper(declared), w) })
+	}
+	switch {
+	case contains("INT"):
+		return "INTEGER"
+	case contains("CHAR", "CLOB", "TEXT"):
+		return "TEXT"
+	case declared == "" || contains("BLOB"):
+		return "BLOB"
+	case contains("REAL", "FLOA", "DOUB"):
+		return "REAL"
+	}
+	return "NUMERIC"
 }
 
 // checkTable returns nil when the table is there and is one of ours. An error
 // wraps db.ErrNoTable or db.ErrRefused, or is SQLite's.
 func checkTable(ctx context.Context, conn *sql.Conn, path, table string) error {
-	rows, err := conn.QueryContext(ctx, "SELECT lower(name), pk FROM pragma_table_info(?)", table)
+	rows, err := conn.QueryContext(ctx, `SELECT lower(name), type, "notnull" AND dflt_value IS NULL, pk > 0 FROM pragma_table_info(?)`, table)
 	if err != nil {
 		return fmt.Errorf("look for table %q: %w", table, err)
 	}
 	defer rows.Close()
-	key := make(map[string]int)
+	has := make(map[string]column)
 	for rows.Next() {
-		var name string
-		var pk int
-		if err := rows.Scan(&name, &pk); err != nil {
+		var c column
+		if err := rows.Scan(&c.name, &c.kind, &c.required, &c.key); err != nil {
 			return fmt.Errorf("look for table %q: %w", table, err)
 		}
-		key[name] = pk
+		c.kind = affinity(c.kind)
+		has[c.name] = c
 	}
 	if err := rows.Err(); err != nil {
 		return fmt.Errorf("look for table %q: %w", table, err)
 	}
-	if len(key) == 0 {
+	if len(has) == 0 {
 		return fmt.Errorf("%s has no table %q: %w; this creates it: %s", path, table, db.ErrNoTable, DDL(table))
 	}
-	keys := 0
-	for _, column := range columns() {
-		pk, ok := key[column]
-		if !ok {
-			return fmt.Errorf("table %q of %s is not a table of locks, it has no column %q: %w", table, path, column, db.ErrRefused)
-		}
-		if pk > 0 {
-			keys++
-		}
-	}
-	// Without a unique name two owners could have a row each.
-	if key["name"] == 0 || keys != 1 {
-		return fmt.Errorf("table %q of %s is not a table of locks, its primary key is not the column \"name\": %w", table, path, db.ErrRefused)
+	if why := differences(has); why != "" {
+		return fmt.Errorf("%s: %w", notOurs(path, table, why), db.ErrRefused)
 	}
 	return nil
+}
+
+// notOurs is what an operator is told who has named somebody else's table.
+func notOurs(path, table, why string) string {
+	return fmt.Sprintf("table %q of %s is not a lockgate table: %s; name another table in LOCKGATE_DB_TABLE", table, path, why)
+}
+
+// differences says what keeps a table with these columns from being ours; empty
+// when nothing does. A column more is none as long as it may be left out.
+func differences(has map[string]column) string {
+	var missing, other []string
+	keyed := true // by name and nothing else
+	for _, want := range columns() {
+		got, ok := has[want.name]
+		delete(has, want.name)
+		switch {
+		case !ok:
+			missing = append(missing, strconv.Quote(want.name))
+		case got.kind != want.kind:
+			other = append(other, fmt.Sprintf("column %q is of the kind %s, not %s", want.name, got.kind, want.kind))
+		}
+		keyed = keyed && got.key == (want.name == "name")
+	}
+	for _, name := range slices.Sorted(maps.Keys(has)) {
+		if has[name].required {
+			other = append(other, fmt.Sprintf("its column %q has no default", name))
+		}
+		keyed = keyed && !has[name].key
+	}
+	if !keyed {
+		// Without a unique name two owners could have a row each.
+		other = append(other, `its primary key is not the column "name"`)
+	}
+	if len(missing) > 0 {
+		other = append([]string{"it has no column " + strings.Join(missing, ", ")}, other...)
+	}
+	return strings.Join(other, ", ")
 }

@@ -61,7 +61,8 @@ type Options struct {
 	// Table is the table of locks; [DefaultTable] when empty.
 	Table string
 
-	// Create says that a missing file and a missing table are created.
+	// Create has TryAcquire create the file and the table when they are
+	// missing. The file's folder is never created.
 	Create bool
 
 	// Clock is required.
@@ -89,17 +90,20 @@ type Store struct {
 	pool   *sql.DB       // nil without a connection
 	conn   *sql.Conn     // the only one of pool
 	file   os.FileInfo   // what conn has open
-	ready  bool          // conn was prepared
+	ready  bool          // conn was prepared for writing
 	closed bool
+
+	created bool // the call that has the slot has created the table
 }
 
 var (
-	_ db.Store = (*Store)(nil)
-	_ db.Admin = (*Store)(nil)
+	_ db.Store    = (*Store)(nil)
+	_ db.Admin    = (*Store)(nil)
+	_ db.Migrator = (*Store)(nil)
 )
 
-// Open returns the store of that file. It touches no file: each call makes what
-// is still missing, and returns [db.ErrRefused] where trying again does not
+// Open returns the store of that file. It touches no file: an attempt to acquire
+// makes what is still missing, and each call returns [db.ErrRefused] where trying again does not
 // help: a missing folder, a network file system, a file that is mounted by
 // itself or has a hard link, a file or table that is not ours, no permission.
 // The error says which option is missing.
@@ -131,9 +135,18 @@ func (s *Store) Close() error {
 	return nil
 }
 
+// purpose is what a call needs the database for.
+type purpose int
+
+const (
+	look   purpose = iota // makes nothing and changes nothing
+	change                // changes a row, which needs a table
+	create                // makes file and table when they are missing
+)
+
 // do runs work with the connection to itself and within the limits of a call,
 // and translates its error.
-func (s *Store) do(ctx context.Context, work func(ctx context.Context) error) error {
+func (s *Store) do(ctx context.Context, what purpose, work func(ctx context.Context) error) error {
 	if limit := s.opts.CallLimit; limit > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer within %s: %w", limit, context.DeadlineExceeded))
@@ -148,7 +161,8 @@ func (s *Store) do(ctx context.Context, work func(ctx context.Context) error) er
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	err := s.connect(ctx)
+	s.created = false
+	err := s.connect(ctx, what)
 	if err == nil {
 		err = work(ctx)
 	}
@@ -179,6 +193,8 @@ func (s *Store) translate(ctx context.Context, err error) error {
 				}
 			}
 			err = fmt.Errorf("%s: %w", s.opts.Path, err)
+		case sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH:
+			err = fmt.Errorf("%s: %w: %w", notOurs(s.opts.Path, s.opts.Table, "it does not take our rows"), err, db.ErrRefused)
 		default:
 			err = fmt.Errorf("%s: %w", s.opts.Path, err)
 		}
@@ -188,7 +204,7 @@ func (s *Store) translate(ctx context.Context, err error) error {
 
 // connect opens the file and makes it ready, unless that is done. Its error is
 // SQLite's or in the contract's words.
-func (s *Store) connect(ctx context.Context) error {
+func (s *Store) connect(ctx context.Context, what purpose) error {
 	if s.closed {
 		return fmt.Errorf("%s: %w", s.opts.Path, sql.ErrConnDone)
 	}
@@ -202,10 +218,10 @@ func (s *Store) connect(ctx context.Context) error {
 	if err := s.disconnect(); err != nil {
 		return err
 	}
-	if err := s.checkPlace(); err != nil {
+	if err := s.checkPlace(what); err != nil {
 		return err
 	}
-	connector, err := sqlite.NewConnector(s.dsn())
+	connector, err := sqlite.NewConnector(s.dsn(what))
 	if err != nil {
 		return err
 	}
@@ -217,7 +233,12 @@ func (s *Store) connect(ctx context.Context) error {
 	if s.file, err = os.Stat(s.opts.Path); err != nil {
 		return err
 	}
-	if err := s.prepare(ctx); err != nil {
+	if what == look {
+		// Not even the journal mode is changed; so the next call that writes
+		// connects again.
+		return checkTable(ctx, s.conn, s.opts.Path, s.opts.Table)
+	}
+	if err := s.prepare(ctx, what); err != nil {
 		return err
 	}
 	s.ready = true
@@ -225,17 +246,17 @@ func (s *Store) connect(ctx context.Context) error {
 }
 
 // checkPlace refuses a place where a lock would not exclude.
-func (s *Store) checkPlace() error {
+func (s *Store) checkPlace(what purpose) error {
 	place := s.opts.Path
 	file, err := os.Stat(place)
+	missing := errors.Is(err, fs.ErrNotExist)
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
+	case missing:
 		place = filepath.Dir(place)
-		if _, err := os.Stat(place); err != nil {
+		if _, err := os.Stat(place); errors.Is(err, fs.ErrNotExist) && what == look {
+			return s.noFile()
+		} else if err != nil {
 			return fmt.Errorf("%s: %w: its folder must exist: %w", s.opts.Path, err, db.ErrRefused)
-		}
-		if !s.opts.Create {
-			return fmt.Errorf("%s: %w: %w; this creates it: %s", s.opts.Path, fs.ErrNotExist, db.ErrNoTable, DDL(s.opts.Table))
 		}
 	case err != nil:
 		return fmt.Errorf("%w: %w", err, db.ErrRefused)
@@ -251,14 +272,21 @@ func (s *Store) checkPlace() error {
 	if name := networkFS(magic); name != "" {
 		return fmt.Errorf("%s is on %s: SQLite locks work on a local disk only: %w", s.opts.Path, name, db.ErrRefused)
 	}
+	if missing && what != create {
+		return s.noFile()
+	}
 	return nil
+}
+
+func (s *Store) noFile() error {
+	return fmt.Errorf("%s: %w: %w; this creates it: %s", s.opts.Path, fs.ErrNotExist, db.ErrNoTable, DDL(s.opts.Table))
 }
 
 // dsn is the file as the driver wants it. Only what needs no lock on the file
 // is set here, because the driver sets it without our context.
-func (s *Store) dsn() string {
+func (s *Store) dsn(what purpose) string {
 	mode := "rw"
-	if s.opts.Create {
+	if what == create {
 		mode = "rwc"
 	}
 	query := url.Values{
@@ -280,7 +308,11 @@ func (s *Store) busy() time.Duration {
 
 // prepare makes the file a WAL database with our table. Where that is so
 // already, it only reads.
-func (s *Store) prepare(ctx context.Context) error {
+func (s *Store) prepare(ctx context.Context, what purpose) error {
+	err := checkTable(ctx, s.conn, s.opts.Path, s.opts.Table)
+	if err != nil && (!errors.Is(err, db.ErrNoTable) || what != create) {
+		return err // a database that is not ours is left as it is
+	}
 	if err := s.walMode(ctx); err != nil {
 		return err
 	}
@@ -289,14 +321,31 @@ func (s *Store) prepare(ctx context.Context) error {
 	if _, err := s.conn.ExecContext(ctx, "PRAGMA synchronous = NORMAL"); err != nil {
 		return fmt.Errorf("set synchronous: %w", err)
 	}
-	err := checkTable(ctx, s.conn, s.opts.Path, s.opts.Table)
-	if !errors.Is(err, db.ErrNoTable) || !s.opts.Create {
-		return err
+	if err == nil {
+		return nil
 	}
-	if _, err := s.conn.ExecContext(ctx, DDL(s.opts.Table)); err != nil {
+	return s.createTable(ctx)
+}
+
+// createTable creates the table unless another was faster. After an error the
+// connection is closed, which undoes what was begun.
+func (s *Store) createTable(ctx context.Context) error {
+	if _, err := s.conn.ExecContext(ctx, "BEGIN IMMEDIATE"); err != nil {
 		return fmt.Errorf("create table %q: %w", s.opts.Table, err)
 	}
-	return checkTable(ctx, s.conn, s.opts.Path, s.opts.Table)
+	err := checkTable(ctx, s.conn, s.opts.Path, s.opts.Table)
+	missing := errors.Is(err, db.ErrNoTable)
+	if missing {
+		_, err = s.conn.ExecContext(ctx, DDL(s.opts.Table))
+	}
+	if err == nil {
+		_, err = s.conn.ExecContext(ctx, "COMMIT")
+	}
+	if err != nil {
+		return fmt.Errorf("create table %q: %w", s.opts.Table, err)
+	}
+	s.created = missing
+	return nil
 }
 
 // walMode turns on write-ahead logging. SQLite does not wait for others when it
@@ -330,6 +379,23 @@ func (s *Store) walMode(ctx context.Context) error {
 		return fmt.Errorf("%s cannot use write-ahead logging, only %q: %w", s.opts.Path, mode, db.ErrRefused)
 	}
 	return nil
+}
+
+// DDL keeps the contract of [db.Migrator].
+func (s *Store) DDL() string { return DDL(s.opts.Table) }
+
+// Migrate keeps the contract of [db.Migrator].
+func (s *Store) Migrate(ctx context.Context) (created bool, err error) {
+	err = s.do(ctx, look, func(ctx context.Context) error {
+		return checkTable(ctx, s.conn, s.opts.Path, s.opts.Table)
+	})
+	if errors.Is(err, db.ErrNoTable) {
+		err = s.do(ctx, create, func(context.Context) error { created = s.created; return nil })
+	}
+	if err != nil {
+		return false, fmt.Errorf("migrate: %w", err)
+	}
+	return created, nil
 }
 
 // disconnect closes the connection, if there is one.

@@ -162,7 +162,82 @@ func TestConformance(t *testing.T) {
 			}
 			return store
 		},
+		Empty: func(t *testing.T) func() db.Store {
+			opts := options(t)
+			return func() db.Store { return open(t, opts) }
+		},
+		Foreign: func(t *testing.T) (func() db.Store, func() string) {
+			opts := options(t)
+			conn := raw(t, opts.Path)
+			run(t, conn, "CREATE TABLE lockgate_locks (name TEXT PRIMARY KEY, token INTEGER, locked_by TEXT)")
+			run(t, conn, "INSERT INTO lockgate_locks VALUES ('job', 1, 'somebody')")
+			return func() db.Store { return open(t, opts) }, func() string {
+				content, err := os.ReadFile(opts.Path)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return string(content)
+			}
+		},
 	})
+}
+
+func TestAReadOnlyLookMakesNothing(t *testing.T) {
+	opts := options(t)
+	folder := filepath.Dir(opts.Path)
+	files := func() (names []string) {
+		t.Helper()
+		entries, err := os.ReadDir(folder)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			names = append(names, e.Name())
+		}
+		return names
+	}
+	_, err := open(t, opts).List(t.Context())
+	wantError(t, "List without a file", err, db.ErrNoTable, opts.Path, sqlite.DDL(""))
+	missing := opts
+	missing.Path = filepath.Join(folder, "missing", "locks.db")
+	_, err = open(t, missing).List(t.Context())
+	wantError(t, "List without a folder", err, db.ErrNoTable, missing.Path)
+	if got := files(); len(got) != 0 {
+		t.Errorf("List has made %q; want nothing", got)
+	}
+	// A database of somebody else, in another journal mode.
+	conn := raw(t, opts.Path)
+	run(t, conn, "CREATE TABLE other (id INTEGER)")
+	_, err = open(t, opts).List(t.Context())
+	wantError(t, "List without a table", err, db.ErrNoTable, opts.Path, sqlite.DDL(""))
+	var mode string
+	if err := conn.QueryRowContext(t.Context(), "PRAGMA journal_mode").Scan(&mode); err != nil || mode != "delete" {
+		t.Errorf("journal mode after List = %q, %v; want still delete", mode, err)
+	}
+	if got := files(); len(got) != 1 {
+		t.Errorf("beside the database is %q; want nothing else", got)
+	}
+}
+
+func TestMigrateCreatesTheFileThoughAcquiringMayNot(t *testing.T) {
+	opts := options(t)
+	opts.Create = false
+	store := open(t, opts)
+	_, err := store.TryAcquire(t.Context(), ask("a"))
+	wantError(t, "TryAcquire without a file", err, db.ErrNoTable)
+	for _, want := range []bool{true, false} {
+		if created, err := store.Migrate(t.Context()); created != want || err != nil {
+			t.Errorf("Migrate() = %t, %v; want %t, nil", created, err, want)
+		}
+	}
+	acquire(t, store, ask("a"))
+	run(t, raw(t, opts.Path), "DROP TABLE lockgate_locks")
+	if created, err := store.Migrate(t.Context()); !created || err != nil {
+		t.Errorf("Migrate() after the table went = %t, %v; want true, nil", created, err)
+	}
+	opts.Path = filepath.Join(filepath.Dir(opts.Path), "missing", "locks.db")
+	_, err = open(t, opts).Migrate(t.Context())
+	wantError(t, "Migrate without a folder", err, db.ErrRefused, "folder must exist")
 }
 
 func TestProcessesThatStartOnANewFileHaveOneWinner(t *testing.T) {
@@ -438,6 +513,15 @@ func TestWhatCannotWorkIsRefused(t *testing.T) {
 		{"a table in which names may repeat", func(t *testing.T, o *sqlite.Options) {
 			run(t, raw(t, o.Path), strings.NewReplacer(" PRIMARY KEY", "", " WITHOUT ROWID", "").Replace(sqlite.DDL("")))
 		}, []string{"lockgate_locks", "primary key"}},
+		{"a table whose numbers are text", func(t *testing.T, o *sqlite.Options) {
+			run(t, raw(t, o.Path), strings.Replace(sqlite.DDL(""), "expires_ns  INTEGER", "expires_ns VARCHAR(20)", 1))
+		}, []string{"lockgate_locks", `column "expires_ns" is of the kind TEXT, not INTEGER`, "LOCKGATE_DB_TABLE"}},
+		{"a table with a column of somebody else", func(t *testing.T, o *sqlite.Options) {
+			run(t, raw(t, o.Path), strings.Replace(sqlite.DDL(""), "(", "(tenant TEXT NOT NULL,", 1))
+		}, []string{"lockgate_locks", `its column "tenant" has no default`, "LOCKGATE_DB_TABLE"}},
+		{"a table with a rule of somebody else", func(t *testing.T, o *sqlite.Options) {
+			run(t, raw(t, o.Path), strings.Replace(sqlite.DDL(""), "(", "(tenant TEXT CHECK (tenant > ''  AND run <> 'run of a'),", 1))
+		}, []string{"lockgate_locks", "does not take our rows", "LOCKGATE_DB_TABLE"}},
 		{"a view", func(t *testing.T, o *sqlite.Options) {
 			conn := raw(t, o.Path)
 			run(t, conn, sqlite.DDL("other"))
@@ -641,6 +725,7 @@ func TestAReleaseBetweenAnAcquiresLookAndItsWriteWins(t *testing.T) {
 
 func TestACallBehindAStuckOneEndsAtItsLimit(t *testing.T) {
 	opts := options(t)
+	acquire(t, open(t, opts), ask("made the file"))
 	entered, leave := make(chan struct{}, 1), make(chan struct{})
 	now := opts.Clock.Now
 	opts.Clock.Now = func() time.Duration {
