@@ -197,6 +197,25 @@ func TestAQuestionEndsLikeAnyProgram(t *testing.T) {
 	}
 }
 
+func TestAReaderThatHasGoneEndsTheOutputQuietly(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{"help"}, {"run", "--help"}, {"config"}, {"status", "nightly"}} {
+		url := sqliteURL(t)
+		ask(t, looking(url), "", "migrate").want(t, 0)
+		reader, stdout, err := os.Pipe()
+		must(t, err)
+		must(t, reader.Close())
+		cmd := exec.Command(built.lockgate, args...)
+		cmd.Stdout = stdout
+		p := launch(t, cmd, looking(url).environ())
+		p.wantExit(128 + int(syscall.SIGPIPE))
+		if said := p.said(); said != "" {
+			t.Errorf("%q said %q; want nothing", args, said)
+		}
+		must(t, stdout.Close())
+	}
+}
+
 func TestStatusOfEveryState(t *testing.T) {
 	t.Parallel()
 	onEachStore(t, func(t *testing.T, url string) {

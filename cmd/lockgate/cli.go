@@ -104,7 +104,11 @@ func (p *program) run() int {
 	if spec == nil {
 		return p.wrongUsage("there is no command %q; did you mean %s?", name, nearestCommand(name))
 	}
-	if spec.wantsHelp(args) {
+	help := spec.wantsHelp(args)
+	if help || spec.ordinary {
+		p.beOrdinary()
+	}
+	if help {
 		return p.print(nil, spec.help())
 	}
 	if spec.startsAt {

@@ -20,6 +20,7 @@ type spec struct {
 	short    string
 	about    string // paragraphs, each on one line
 	options  []option
+	ordinary bool           // signals mean to it what they mean to any program
 	startsAt bool           // it takes a command line of others, whose options are not ours
 	reads    config.Command // as which it reads settings; empty for none
 	exits    []exit
@@ -135,7 +136,7 @@ func specs() []spec {
 			run:      (*program).runCheck,
 		},
 		{
-			name: "status", group: groupLook, reads: config.Status,
+			name: "status", group: groupLook, ordinary: true, reads: config.Status,
 			usage: []string{"status [NAME...] [-o json]"},
 			short: "who holds which lock, since when, how long still",
 			about: "Shows the locks of those names, or all that were ever used. It changes and creates nothing.\n" +
@@ -152,11 +153,11 @@ func specs() []spec {
 			run:      (*program).runStatus,
 		},
 		{
-			name: "unlock", group: groupLook, reads: config.Unlock,
+			name: "unlock", group: groupLook, ordinary: true, reads: config.Unlock,
 			usage: []string{"unlock NAME [--token N] [--now]"},
 			short: "take a lock away from its holder",
 			about: "Shows the holder and asks first. The holder's next renewal is then refused: it stops its command, lets go, and only then the lock is free, at the latest when its lease ends. " +
-				"A lock that is only kept after its holder has finished is free at once. No row is ever deleted.\n" +
+				"A holder that was told to go on when its lock is lost does go on. A lock that is only kept after its holder has finished is free at once. No row is ever deleted.\n" +
 				"For a script, --token says which holder is meant; there is no question then, and another holder is left alone.",
 			options: []option{
 				{name: "token", value: "N", doc: "do not ask; take the lock away only if its token is N (status shows it)"},
@@ -171,7 +172,7 @@ func specs() []spec {
 			run:      (*program).runUnlock,
 		},
 		{
-			name: "migrate", group: groupSet, reads: config.Migrate,
+			name: "migrate", group: groupSet, ordinary: true, reads: config.Migrate,
 			usage: []string{"migrate [--print]"},
 			short: "create the table of locks",
 			about: "Creates the table of locks, unless it is there. A database that cannot be reached is tried again for a while. " +
@@ -182,7 +183,7 @@ func specs() []spec {
 			run:      (*program).runMigrate,
 		},
 		{
-			name: "config", group: groupSet, reads: config.Show,
+			name: "config", group: groupSet, ordinary: true, reads: config.Show,
 			usage: []string{"config [-o json]"},
 			short: "the settings, and where each comes from",
 			about: "Shows each setting's value and whether it comes from the environment or is a default, without secrets. It connects to nothing, and needs no lock name.\n" +
@@ -204,7 +205,7 @@ func specs() []spec {
 			run:      (*program).runInstall,
 		},
 		{
-			name: "completion", group: groupSet,
+			name: "completion", group: groupSet, ordinary: true,
 			usage:    []string{"completion bash|zsh|fish"},
 			short:    "print a script that completes lockgate's command line",
 			about:    "Prints a script for that shell. bash: source <(lockgate completion bash). zsh: source <(lockgate completion zsh), after compinit. fish: lockgate completion fish | source.",
@@ -213,7 +214,7 @@ func specs() []spec {
 			run:      (*program).runCompletion,
 		},
 		{
-			name: helpCommand, group: groupSelf,
+			name: helpCommand, group: groupSelf, ordinary: true,
 			usage:    []string{"help [COMMAND]"},
 			short:    "what lockgate is, or how a command is used",
 			about:    "Without a command: what lockgate is. With one: what it does, its options, the settings that it reads, its exit codes.",
@@ -222,7 +223,7 @@ func specs() []spec {
 			run:      (*program).runHelp,
 		},
 		{
-			name: versionCommand, group: groupSelf,
+			name: versionCommand, group: groupSelf, ordinary: true,
 			usage:    []string{"version"},
 			short:    "print the version",
 			about:    "Prints the version.",

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -38,13 +39,18 @@ func (o outcome) next() string {
 // lockgate runs a command in this process.
 func lockgate(t *testing.T, environ []string, stdin string, args ...string) outcome {
 	t.Helper()
+	return lockgateAsked(t, environ, strings.NewReader(stdin), args...)
+}
+
+func lockgateAsked(t *testing.T, environ []string, stdin io.Reader, args ...string) outcome {
+	t.Helper()
 	stderr, err := os.Create(filepath.Join(t.TempDir(), "stderr"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer stderr.Close()
 	var stdout bytes.Buffer
-	p := &program{args: args, environ: environ, stdin: strings.NewReader(stdin), stdout: &stdout, stderr: stderr}
+	p := &program{args: args, environ: environ, stdin: stdin, stdout: &stdout, stderr: stderr}
 	code := p.run()
 	said, err := os.ReadFile(stderr.Name())
 	if err != nil {
@@ -432,6 +438,64 @@ func TestUnlockWithATokenDoesNotAsk(t *testing.T) {
 		right.want(t, 0)
 		if strings.Contains(right.stderr, "[y/N]") {
 			t.Errorf("it asked: %s", right.stderr)
+		}
+	}
+}
+
+// slowAnswer is a person who says yes after something has happened.
+type slowAnswer struct{ meanwhile func() }
+
+func (a slowAnswer) Read(p []byte) (int, error) {
+	a.meanwhile()
+	return copy(p, "y\n"), nil
+}
+
+func TestUnlockStopsNobodyButTheHolderThatItHasShown(t *testing.T) {
+	for _, now := range []bool{false, true} {
+		environ, store := table(t)
+		rows, err := store.List(t.Context(), "held")
+		if err != nil {
+			t.Fatal(err)
+		}
+		old := rows[0]
+		args := []string{"unlock", "held"}
+		if now {
+			args = append(args, "--now")
+		}
+		got := lockgateAsked(t, environ, slowAnswer{func() {
+			if err := store.Release(t.Context(), db.Lease{Name: "held", Owner: old.Owner, Token: old.Token}, 0); err != nil {
+				t.Error(err)
+			}
+			if _, err := store.TryAcquire(t.Context(), db.Request{Name: "held", Owner: "other/1", TTL: time.Hour}); err != nil {
+				t.Error(err)
+			}
+		}}, args...)
+		got.want(t, 75, "not held with token "+fmt.Sprint(old.Token)+" any more", "lockgate status held")
+		if rows, err = store.List(t.Context(), "held"); err != nil || stateOf(rows[0]) != "held" || rows[0].Owner != "other/1" {
+			t.Errorf("afterwards %+v, %v; want it held by the other one", rows, err)
+		}
+	}
+}
+
+func TestACallIsMadeAgainWhenTheStoreAsksForIt(t *testing.T) {
+	for _, c := range []struct {
+		answers []error // in turn; the last one stays
+		want    error
+		calls   int
+	}{
+		{[]error{nil}, nil, 1},
+		{[]error{db.ErrAgain, nil}, nil, 2},
+		{[]error{db.ErrAgain, db.ErrRefused}, db.ErrRefused, 2},
+		{[]error{db.ErrUnreachable}, db.ErrUnreachable, 1},
+		{[]error{db.ErrAgain}, db.ErrAgain, againTries},
+	} {
+		calls := 0
+		err := again(t.Context(), func(context.Context) error {
+			calls++
+			return c.answers[min(calls, len(c.answers))-1]
+		})
+		if !errors.Is(err, c.want) || calls != c.calls {
+			t.Errorf("again with %v = %v after %d calls; want %v after %d", c.answers, err, calls, c.want, c.calls)
 		}
 	}
 }

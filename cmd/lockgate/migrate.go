@@ -15,7 +15,6 @@ import (
 )
 
 func (p *program) runMigrate(args []string) int {
-	p.beOrdinary()
 	opts, err := parseOptions(args, findSpec("migrate").options)
 	if err == nil && len(opts.rest) > 0 {
 		err = fmt.Errorf("unexpected argument %q", opts.rest[0])

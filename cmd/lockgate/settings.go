@@ -10,7 +10,6 @@ import (
 
 // runConfig shows the settings.
 func (p *program) runConfig(args []string) int {
-	p.beOrdinary()
 	opts, err := parseOptions(args, findSpec("config").options)
 	if err == nil && len(opts.rest) > 0 {
 		err = fmt.Errorf("unexpected argument %q", opts.rest[0])

@@ -102,7 +102,6 @@ func locksOf(rows []db.Row, names []string, now time.Time) []lockState {
 }
 
 func (p *program) runStatus(args []string) int {
-	p.beOrdinary()
 	opts, err := parseOptions(args, findSpec("status").options)
 	if err != nil {
 		return p.wrongUsage("status: %v", err)

@@ -26,7 +26,6 @@ type unlocking struct {
 }
 
 func (p *program) runUnlock(args []string) int {
-	p.beOrdinary()
 	opts, err := parseOptions(args, findSpec("unlock").options)
 	if err != nil {
 		return p.wrongUsage("unlock: %v", err)
