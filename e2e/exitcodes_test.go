@@ -395,7 +395,7 @@ func TestWrongSettingsAreAllListedAndExitWith78(t *testing.T) {
 	t.Parallel()
 	many := settings{
 		"DB_URL": "mysql://user:" + password + "@", "DB_PASSWORD": password, "TTL": "soon", "ON_BUSY": "perhaps",
-		"TLT": "2m", "MAX_HOLD": "1h", "SKIP_EXIT_CODE": "300", "DIR": "gate", "LOG_LEVEL": "loud",
+		"TLT": "2m", "MAX_HOLD": "1ms", "SKIP_EXIT_CODE": "300", "DIR": "gate", "LOG_LEVEL": "loud",
 	}
 	for _, c := range []struct {
 		name string

@@ -157,6 +157,10 @@ _lockgate() {
 %s  esac
 }
 compdef _lockgate lockgate
+# As a file in fpath it is read at the first use, and has to answer that too.
+if [ "$funcstack[1]" = _lockgate ]; then
+  _lockgate "$@"
+fi
 `, commands.String(), wrapping(), words.String())
 }
 
