@@ -70,7 +70,8 @@ func wrapping() string {
 	return strings.Join(names, "|")
 }
 
-// bashCompletion needs nothing but bash itself, 3.2 or later.
+// bashCompletion needs nothing but bash itself. Before 4.0 there is no compopt, and
+// names of folders get no slash.
 func bashCompletion() string {
 	var words strings.Builder
 	for _, s := range specs() {
@@ -88,6 +89,7 @@ _lockgate() {
   %s)
     [ "${COMP_WORDS[2]}" = -- ] && i=3
     if [ "$COMP_CWORD" -gt "$i" ]; then
+      compopt -o filenames 2>/dev/null
       COMPREPLY=($(compgen -f -- "$cur"))
       return
     elif [ "$COMP_CWORD" -eq 3 ] || [[ $cur != -* ]]; then
@@ -104,13 +106,19 @@ _lockgate() {
   -o|--output) COMPREPLY=($(compgen -W 'text json' -- "$cur")); return ;;
   esac
   case $cmd in
-  install) [[ $cur == -* ]] || { COMPREPLY=($(compgen -d -- "$cur")); return; } ;;
+  install)
+    if [[ $cur != -* ]]; then
+      compopt -o filenames 2>/dev/null
+      COMPREPLY=($(compgen -d -- "$cur"))
+      return
+    fi
+    ;;
   esac
   case $cmd in
 %s  esac
   COMPREPLY=($(compgen -W "$words" -- "$cur"))
 }
-complete -o filenames -F _lockgate lockgate
+complete -F _lockgate lockgate
 `, strings.Join(commandNames(), " "), wrapping(), words.String())
 }
 

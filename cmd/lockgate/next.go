@@ -111,8 +111,8 @@ func (p *program) nextOfStore(err error) string {
 	case errors.Is(err, db.ErrRefused) && file:
 		return "see that the path in LOCKGATE_DB_URL is right, on a local disk, and that this user may read and write the file and its folder"
 	case errors.Is(err, db.ErrRefused):
-		return "check LOCKGATE_DB_USER, LOCKGATE_DB_PASSWORD and the database in LOCKGATE_DB_URL, " +
-			"and that this user may SELECT, INSERT and UPDATE (lockgate config shows what is set)"
+		return "check LOCKGATE_DB_USER, LOCKGATE_DB_PASSWORD, the database in LOCKGATE_DB_URL and what else the line above names, " +
+			"and that this user may SELECT, INSERT and UPDATE; lockgate config shows what is set"
 	case errors.Is(err, db.ErrAgain), file && errors.Is(err, context.DeadlineExceeded):
 		return "something keeps the table locked: look for a long transaction on it, then try again"
 	case file:
