@@ -14,6 +14,7 @@ import (
 	"github.com/lockgate/lockgate/internal/config"
 	"github.com/lockgate/lockgate/internal/db"
 	"github.com/lockgate/lockgate/internal/gatedir"
+	"github.com/lockgate/lockgate/internal/wallclock"
 )
 
 // The states of a lock, as people read them; "lockgate help status" says what
@@ -153,7 +154,7 @@ func (p *program) lookAtLocks(report *statusReport, cfg config.Config, boot stri
 	if err != nil {
 		return gatedir.CodeUnavailable, err
 	}
-	report.Locks = locksOf(rows, names, time.Now())
+	report.Locks = locksOf(rows, names, wallclock.Now())
 	return 0, nil
 }
 

@@ -8,11 +8,11 @@ import (
 	"io"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/lockgate/lockgate/internal/config"
 	"github.com/lockgate/lockgate/internal/db"
 	"github.com/lockgate/lockgate/internal/gatedir"
+	"github.com/lockgate/lockgate/internal/wallclock"
 )
 
 // unlocking is one call of unlock.
@@ -65,7 +65,7 @@ func (u *unlocking) unlock() (code int, err error) {
 		return codeOf(err), err
 	}
 	var table strings.Builder
-	writeLocks(&table, []lockState{lockOf(row, time.Now())})
+	writeLocks(&table, []lockState{lockOf(row, wallclock.Now())})
 	if _, err := io.WriteString(u.stdout, table.String()); err != nil {
 		return gatedir.CodeInternal, err
 	}
@@ -182,7 +182,7 @@ func (u *unlocking) tell(was db.Row) error {
 			text = fmt.Sprintf("%s is revoked. At its next renewal the holder is told so, stops its command and lets go.\n"+
 				"The lock is free then, and at the latest in %s, at %s.\n"+
 				"lockgate status %s shows when it is.\n",
-				name, shortly(was.Remaining), stamp(time.Now().Add(was.Remaining)), word(u.name))
+				name, shortly(was.Remaining), stamp(wallclock.Now().Add(was.Remaining)), word(u.name))
 		}
 	}
 	_, err := io.WriteString(u.stdout, text)
