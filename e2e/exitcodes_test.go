@@ -512,7 +512,7 @@ func TestASecondOneOnTheSameGateDirectoryExitsWith78(t *testing.T) {
 	sidecar := start(t, s, "sidecar")
 	exec := start(t, dir, "exec", "--", "true")
 	sidecar.wantExit(78)
-	wantSaid(t, sidecar.said(), "another lockgate holder")
+	wantSaid(t, sidecar.said(), "another lockgate sidecar")
 	exec.wantExit(78)
 	wantSaid(t, exec.said(), "another lockgate exec")
 
