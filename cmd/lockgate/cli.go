@@ -170,8 +170,7 @@ func (p *program) load(cmd config.Command) (cfg config.Config, boot string, code
 	p.database = cfg.Database.Kind
 	boot, err = bootclock.BootID()
 	if err != nil {
-		p.say("%v", err)
-		return cfg, "", gatedir.CodeInternal
+		return cfg, "", p.fail(gatedir.CodeInternal, err)
 	}
 	return cfg, boot, 0
 }

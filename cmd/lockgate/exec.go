@@ -99,11 +99,10 @@ func (p *program) lookup(name string) (path string, code int) {
 	if err == nil {
 		return path, 0
 	}
-	p.say("%v", err)
 	if lookup, ok := errors.AsType[*child.LookupError](err); ok {
-		return "", lookup.Code
+		return "", p.fail(lookup.Code, err)
 	}
-	return "", gatedir.CodeInternal
+	return "", p.fail(gatedir.CodeInternal, err)
 }
 
 // newNonce names a request as no other ever is.

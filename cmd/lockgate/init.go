@@ -73,7 +73,10 @@ func (p *program) runInit(args []string) int {
 	if status.State == gate.Acquired {
 		log.Info("held from here on without a renewal; the TTL frees the lock", "lock", cfg.Name, "ttl", cfg.TTL)
 	}
-	code, _ = ownCode(status)
+	code = ownCode(status)
+	if failed(status) {
+		p.logNext(log, code, status.Err)
+	}
 	return code
 }
 

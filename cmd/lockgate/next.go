@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 
 	"github.com/lockgate/lockgate/internal/config"
@@ -43,6 +44,13 @@ func (p *program) sayNext(code int, err error) int {
 		p.say("next: %s", next)
 	}
 	return code
+}
+
+// logNext is sayNext where there is a logger.
+func (p *program) logNext(log *slog.Logger, code int, err error) {
+	if next := p.next(code, err); next != "" {
+		log.Error("what to do next", "next", next, "code", code)
+	}
 }
 
 // next says what a person does about an exit code of lockgate's own and the

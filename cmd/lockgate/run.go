@@ -47,8 +47,7 @@ func (p *program) runRun(args []string) int {
 	defer func() { _ = store.Close() }()
 	dir, err := privateDir(p.environ)
 	if err != nil {
-		p.say("%v", err)
-		return gatedir.CodeConfig
+		return p.fail(gatedir.CodeConfig, err)
 	}
 	defer func() { _ = os.RemoveAll(dir.Path()) }()
 	lock, err := dir.LockHolder()
@@ -90,7 +89,11 @@ func (p *program) runRun(args []string) int {
 	if err := <-guarded; err != nil {
 		log.Warn("not everything could be looked after", "err", err)
 	}
-	return r.code(status)
+	code = r.code(status)
+	if failed(status) || code == gatedir.CodeInternal && !r.saidDone() {
+		p.logNext(log, code, status.Err)
+	}
+	return code
 }
 
 // lastMoment returns when the holding half kills what the guarding half should have
@@ -254,8 +257,7 @@ func (r *runner) pass(n syscall.Signal) {
 // itself.
 func (r *runner) code(status gate.Status) int {
 	code := r.half.ExitCode()
-	done, err := r.dir.ReadDone()
-	crashed := code == runtimeCrash && (err != nil || done.Request != r.nonce)
+	crashed := code == runtimeCrash && !r.saidDone()
 	switch {
 	case errors.Is(status.Err, gate.ErrPublish):
 		return gatedir.CodeConfig
@@ -268,6 +270,12 @@ func (r *runner) code(status gate.Status) int {
 	default:
 		return code
 	}
+}
+
+// saidDone tells whether the guarding half has said that CMD is over.
+func (r *runner) saidDone() bool {
+	done, err := r.dir.ReadDone()
+	return err == nil && done.Request == r.nonce
 }
 
 // runtimeCrash is the code with which Go's runtime ends a program. CMD may end
@@ -304,7 +312,7 @@ func privateDir(environ []string) (*gatedir.Dir, error) {
 		_ = os.RemoveAll(path)
 		tried = append(tried, err)
 	}
-	return nil, fmt.Errorf("no place for a private directory; set TMPDIR to one that can be written: %w", errors.Join(tried...))
+	return nil, advise(fmt.Errorf("no place for a private directory: %w", errors.Join(tried...)), "set TMPDIR to a directory that can be written")
 }
 
 func privateParents(environ []string) []string {

@@ -43,6 +43,7 @@ func (p *program) runSidecar(args []string) int {
 	defer stop()
 
 	told := newTold(cfg, log)
+	told.failed = func(s gate.Status) { p.logNext(log, ownCode(s), s.Err) }
 	defer told.close()
 	h := holder.New(holder.Config{
 		Dir:         dir,
@@ -66,15 +67,17 @@ func (p *program) runSidecar(args []string) int {
 	}
 	switch {
 	case errors.Is(err, holder.ErrNoMain):
-		log.Error("no main asked for the lock; is main started with lockgate exec, on the same gate directory, "+
-			"and is this container a native sidecar (an init container with restartPolicy: Always)?",
-			"err", err, "dir", dir.Path(), "setting", "LOCKGATE_MAIN_TIMEOUT")
+		log.Error("no main asked for the lock", "err", err, "dir", dir.Path(), "setting", "LOCKGATE_MAIN_TIMEOUT")
+		p.logNext(log, gatedir.CodeConfig, advise(err, "see that main is started with lockgate exec, on the same gate directory, "+
+			"and that this container is a native sidecar: an init container with restartPolicy: Always"))
 		return gatedir.CodeConfig
 	case errors.Is(err, gate.ErrPublish):
 		log.Error("the gate directory cannot be written any more", "err", err, "setting", "LOCKGATE_DIR")
+		p.logNext(log, gatedir.CodeConfig, err)
 		return gatedir.CodeConfig
 	case err != nil:
 		log.Error("sidecar", "err", err)
+		p.logNext(log, gatedir.CodeInternal, err)
 		return gatedir.CodeInternal
 	}
 	return 0
@@ -90,7 +93,7 @@ func (p *program) holdDir(cfg config.Config) (dir *gatedir.Dir, lock io.Closer, 
 	lock, err = dir.LockHolder()
 	if errors.Is(err, gatedir.ErrTaken) {
 		p.say("LOCKGATE_DIR: another lockgate sidecar or init uses %s; stop it, or give each a directory of its own", dir.Path())
-		return nil, nil, gatedir.CodeConfig
+		return nil, nil, p.sayNext(gatedir.CodeConfig, advise(err, "give each pod a gate directory of its own"))
 	}
 	if err != nil {
 		return nil, nil, p.wrongDir(err)
@@ -140,6 +143,6 @@ type toldToStop struct{ signal syscall.Signal }
 func (e *toldToStop) Error() string { return fmt.Sprintf("told to stop by signal %s", e.signal) }
 
 func (p *program) wrongDir(err error) int {
-	p.say("LOCKGATE_DIR: %v; mount a volume that this container and main share, writable for both", err)
-	return gatedir.CodeConfig
+	p.say("LOCKGATE_DIR: %v", err)
+	return p.sayNext(gatedir.CodeConfig, advise(err, "mount a volume that this container and main share, writable for both"))
 }

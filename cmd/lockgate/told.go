@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"log/slog"
 	"os"
 	"strconv"
@@ -24,7 +23,9 @@ type told struct {
 	log     *slog.Logger
 	warned  string // the holder that was warned about
 	letting bool   // Releasing was said
-	last    gate.Status
+
+	// failed, when set, is told of each final status that is a failure.
+	failed func(gate.Status)
 
 	lines chan string // for the termination log
 	ended chan struct{}
@@ -38,7 +39,6 @@ func newTold(cfg config.Config, log *slog.Logger) *told {
 
 // observe is called from the gate's goroutine, and does not block.
 func (t *told) observe(s gate.Status) {
-	t.last = s
 	t.warnOfStranger(s)
 	if s.State == gate.Releasing {
 		t.letting = true
@@ -46,8 +46,25 @@ func (t *told) observe(s gate.Status) {
 	if line := terminationLine(t.cfg.Name, s); line != "" {
 		replace(t.lines, line)
 	}
+	// A loss is said when it is noticed, and again when all is over.
+	if t.failed != nil && failed(s) && (s.State != gate.Lost || t.letting || s.Lease.Token == 0) {
+		t.failed(s)
+	}
 	if s.State == gate.Waiting || s.State == gate.Acquired {
 		t.letting = false // it may be another request
+	}
+}
+
+// failed tells whether a final status is one that somebody has to do something
+// about.
+func failed(s gate.Status) bool {
+	switch s.State {
+	case gate.Busy, gate.Lost:
+		return true
+	case gate.Failed:
+		return !errors.Is(s.Err, gate.ErrWithdrawn)
+	default:
+		return false
 	}
 }
 
@@ -171,19 +188,19 @@ func namespaceOf(owner string) (string, bool) {
 }
 
 // ownCode is the exit code for a final status, for who has no CMD of its own.
-func ownCode(s gate.Status) (code int, err error) {
+func ownCode(s gate.Status) int {
 	switch s.State {
 	case gate.Acquired, gate.Skipped, gate.Released:
-		return 0, nil
+		return 0
 	case gate.Busy:
-		return gatedir.CodeBusy, s.Err
+		return gatedir.CodeBusy
 	case gate.Lost:
-		return gatedir.CodeLost, s.Err
+		return gatedir.CodeLost
 	case gate.Failed:
 		if errors.Is(s.Err, gate.ErrPublish) {
-			return gatedir.CodeConfig, s.Err
+			return gatedir.CodeConfig
 		}
-		return gatedir.CodeUnavailable, s.Err
+		return gatedir.CodeUnavailable
 	}
-	return gatedir.CodeInternal, fmt.Errorf("outcome %q", s.State)
+	return gatedir.CodeInternal
 }
