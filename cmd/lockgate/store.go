@@ -41,7 +41,8 @@ func openStore(cfg config.Config, boot string, log *slog.Logger) (store db.Store
 				t, err := cfg.Database.Resolve()
 				return mysql.Target{
 					Network: "tcp", Address: t.Address, User: t.User, Password: t.Password,
-					Database: t.Database, TLS: string(t.TLS),
+					Database: t.Database,
+					TLS:      string(t.TLS), Authorities: t.Authorities, Certificate: t.Certificate,
 				}, err
 			},
 			Table:          cfg.Table,

@@ -1,6 +1,8 @@
 package config
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -26,16 +28,24 @@ const (
 	SQLite Kind = "sqlite"
 )
 
-// TLS says whether the connection to the database is encrypted.
+// TLS says whether the connection to the database is encrypted, and whether the
+// server has to prove who it is.
 type TLS string
 
-// The values of DB_TLS in this version. TLSPrefer encrypts where the server
-// can. None of them checks who the server is.
+// The values of DB_TLS. TLSPrefer encrypts where the server can, TLSRequire does
+// not connect otherwise; neither checks who the server is. TLSVerifyCA checks
+// that an authority which we trust has signed the server's certificate, and
+// TLSVerifyFull also that it is for the host that we connect to.
 const (
-	TLSDisable TLS = "disable"
-	TLSPrefer  TLS = "prefer"
-	TLSRequire TLS = "require"
+	TLSDisable    TLS = "disable"
+	TLSPrefer     TLS = "prefer"
+	TLSRequire    TLS = "require"
+	TLSVerifyCA   TLS = "verify-ca"
+	TLSVerifyFull TLS = "verify-full"
 )
+
+// verifies says whether the server's certificate is checked.
+func (t TLS) verifies() bool { return t == TLSVerifyCA || t == TLSVerifyFull }
 
 // What is printed in place of a password, and of nothing.
 const (
@@ -49,6 +59,7 @@ type Database struct {
 	Kind Kind
 
 	tls                       TLS
+	caFile, certFile, keyFile string
 	url, password             secret
 	urlFile, user, passwordIn string
 	shown                     string
@@ -72,6 +83,9 @@ type Target struct {
 	Database string // the schema of MySQL
 	TLS      TLS
 	Path     string // the absolute path of SQLite's file
+
+	Authorities *x509.CertPool   // of DB_CA_FILE; nil for the system's
+	Certificate *tls.Certificate // of DB_CERT_FILE and DB_KEY_FILE; nil for none
 }
 
 // String is the database as Load saw it, without secrets.
@@ -115,10 +129,12 @@ func (t Target) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, t.String(
 // MarshalText is String, so that no encoder shows more.
 func (t Target) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
 
-// Resolve says where to connect now. It reads the files that DB_URL_FILE and
-// DB_PASSWORD_FILE name, each time, so that a password that was changed is
-// found by the next connection; without such files it always returns the same.
-// One newline at the end of a file (\n or \r\n) is not part of the value.
+// Resolve says where to connect now. It reads the files that DB_URL_FILE,
+// DB_PASSWORD_FILE, DB_CA_FILE, DB_CERT_FILE and DB_KEY_FILE name, each time, so
+// that a password or a certificate that was changed is found by the next
+// connection; without such files it always returns the same.
+// One newline at the end of a URL's or a password's file (\n or \r\n) is not
+// part of the value.
 //
 // The error is an [*Error] without secrets. It may be called from several
 // goroutines.
@@ -181,7 +197,11 @@ func (d Database) resolve() (Target, []string) {
 		for _, v := range []struct {
 			name string
 			set  bool
-		}{{varUser, d.user != ""}, {passwordFrom, passwordFrom != ""}, {varTLS + "=require", d.tls == TLSRequire}} {
+		}{
+			{varUser, d.user != ""}, {passwordFrom, passwordFrom != ""},
+			{varTLS + "=" + string(d.tls), d.tls == TLSRequire || d.tls.verifies()},
+			{varCAFile, d.caFile != ""}, {varCertFile, d.certFile != ""}, {varKeyFile, d.keyFile != ""},
+		} {
 			if v.set {
 				problem("%s means nothing to the SQLite file that %s names; unset one of them", v.name, from)
 			}
@@ -190,6 +210,7 @@ func (d Database) resolve() (Target, []string) {
 	}
 
 	t.TLS = d.tls
+	problems = append(problems, d.certificates(&t)...)
 	if d.user != "" {
 		if t.User != "" && t.User != d.user {
 			problem("%s and %s name different users; keep one of them", varUser, from)
@@ -208,31 +229,44 @@ func (d Database) resolve() (Target, []string) {
 	return t, problems
 }
 
-// maxSecretBytes bounds what is read from a file; a whole URL is far below it.
-const maxSecretBytes = 64 << 10
+// Bounds of what is read from a file: a whole URL is far below the first, and
+// all the authorities of a system below the second.
+const (
+	maxSecretBytes = 64 << 10
+	maxPEMBytes    = 4 << 20
+)
 
-// readSecret reads a file that holds one value. The error continues a sentence
-// whose subject is the file; it does not repeat the content.
-func readSecret(name string) (string, error) {
+// readFile reads a whole file. The error continues a sentence whose subject is
+// the file; it does not repeat the content.
+func readFile(name string, maxBytes int64) ([]byte, error) {
 	// Opening a pipe would wait for its writer, in the middle of a renewal.
 	info, err := os.Stat(name)
 	if err != nil {
-		return "", fmt.Errorf("cannot be read: %w", cause(err))
+		return nil, fmt.Errorf("cannot be read: %w", cause(err))
 	}
 	if !info.Mode().IsRegular() {
-		return "", errors.New("is not a regular file; name a file that can be read again and again")
+		return nil, errors.New("is not a regular file; name a file that can be read again and again")
 	}
 	f, err := os.Open(name)
 	if err != nil {
-		return "", fmt.Errorf("cannot be read: %w", cause(err))
+		return nil, fmt.Errorf("cannot be read: %w", cause(err))
 	}
 	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, maxSecretBytes+1))
+	b, err := io.ReadAll(io.LimitReader(f, maxBytes+1))
 	if err != nil {
-		return "", fmt.Errorf("cannot be read: %w", cause(err))
+		return nil, fmt.Errorf("cannot be read: %w", cause(err))
 	}
-	if len(b) > maxSecretBytes {
-		return "", fmt.Errorf("is longer than %d bytes; it should hold one value", maxSecretBytes)
+	if int64(len(b)) > maxBytes {
+		return nil, fmt.Errorf("is longer than %d bytes; it is hardly what was meant", maxBytes)
+	}
+	return b, nil
+}
+
+// readSecret reads a file that holds one value, as readFile does.
+func readSecret(name string) (string, error) {
+	b, err := readFile(name, maxSecretBytes)
+	if err != nil {
+		return "", err
 	}
 	s := strings.TrimSuffix(string(b), "\n")
 	if len(s) < len(b) {
@@ -404,7 +438,13 @@ func (l *loader) database(c *Config, s settings) {
 	if len(l.problems) > before || !l.fine(varURL, varURLFile, varUser, varPassword, varPasswordFile) {
 		return
 	}
-	d := Database{tls: s.DBTLS, urlFile: s.DBURLFile, user: s.DBUser, passwordIn: s.DBPasswordFile}
+	d := Database{
+		tls: s.DBTLS, caFile: s.DBCAFile, certFile: s.DBCertFile, keyFile: s.DBKeyFile,
+		urlFile: s.DBURLFile, user: s.DBUser, passwordIn: s.DBPasswordFile,
+	}
+	if !l.fine(varTLS, varCAFile, varCertFile, varKeyFile) {
+		d.caFile, d.certFile, d.keyFile = "", "", "" // there is nothing to compare them with
+	}
 	if s.DBPassword != "" {
 		d.password = hide(s.DBPassword)
 	}
@@ -449,7 +489,7 @@ func (l *loader) defaultFile() (string, bool) {
 		l.problem(varURL, "is not set, and inside a container there is no default, because a lock in it would exclude nobody; say where the locks are, %s", example)
 		return "", false
 	}
-	for _, name := range []string{varUser, varPassword, varPasswordFile} {
+	for _, name := range []string{varUser, varPassword, varPasswordFile, varCAFile, varCertFile, varKeyFile} {
 		if l.isSet(name) {
 			l.problem(varURL, "is not set, but %s is; say which database it is for, %s", name, example)
 			return "", false

@@ -36,12 +36,7 @@ func parsers() map[reflect.Type]env.ParserFunc {
 		reflect.TypeFor[OnLost]():      choice(Stop, Continue),
 		reflect.TypeFor[SidecarKind](): choice(Native, Plain),
 		reflect.TypeFor[logFormat]():   choice[logFormat](LogAuto, LogJSON, LogText),
-		reflect.TypeFor[TLS](): func(v string) (any, error) {
-			if v == "verify-ca" || v == "verify-full" {
-				return nil, errors.New("this is not supported by this version yet; unset it, or write require")
-			}
-			return choice(TLSDisable, TLSPrefer, TLSRequire)(v)
-		},
+		reflect.TypeFor[TLS]():         choice(TLSDisable, TLSPrefer, TLSRequire, TLSVerifyCA, TLSVerifyFull),
 		reflect.TypeFor[logLevel](): func(v string) (any, error) {
 			v = strings.ToLower(v)
 			if _, err := choice("debug", "info", "warn", "error")(v); err != nil {

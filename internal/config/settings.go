@@ -26,10 +26,10 @@ type settings struct {
 	DBUser         string `env:"DB_USER" doc:"the user, instead of in the URL"`
 	DBPassword     string `env:"DB_PASSWORD" doc:"the password, instead of in the URL"`
 	DBPasswordFile string `env:"DB_PASSWORD_FILE" doc:"a file that holds the password; read again for each new connection"`
-	DBTLS          TLS    `env:"DB_TLS" envDefault:"prefer" doc:"disable, prefer or require; verify-ca and verify-full are not supported yet"`
-	DBCAFile       string `env:"DB_CA_FILE" later:"yes" doc:"certificates to check the server against"`
-	DBCertFile     string `env:"DB_CERT_FILE" later:"yes" doc:"our certificate"`
-	DBKeyFile      string `env:"DB_KEY_FILE" later:"yes" doc:"the key of our certificate"`
+	DBTLS          TLS    `env:"DB_TLS" envDefault:"prefer" doc:"disable, prefer, require, verify-ca or verify-full; only the last two check who the server is"`
+	DBCAFile       string `env:"DB_CA_FILE" shown:"the system's" doc:"the authorities that the server's certificate is checked against, as PEM; read again for each new connection"`
+	DBCertFile     string `env:"DB_CERT_FILE" doc:"our certificate, as PEM, for a server that asks for one; read again for each new connection"`
+	DBKeyFile      string `env:"DB_KEY_FILE" doc:"the key of our certificate, as PEM without a passphrase; read again for each new connection"`
 	DBTable        string `env:"DB_TABLE" envDefault:"lockgate_locks" doc:"the table that holds the locks"`
 	DBLayout       string `env:"DB_LAYOUT" shown:"lockgate" later:"yes" doc:"the rules of a table that others use too"`
 	DBTimeZone     string `env:"DB_TIME_ZONE" shown:"the server's" later:"yes" doc:"the zone that old clients of a foreign table write in"`

@@ -447,6 +447,10 @@ type User struct {
 	// server's default, mysql_native_password. The plugin must be loaded.
 	Plugin string
 
+	// Require is what a connection must bring, such as "SSL" or "X509"; empty
+	// means nothing.
+	Require string
+
 	// Grants are what it may do, such as "SELECT, UPDATE ON lockgate_test_1.*".
 	Grants []string
 }
@@ -460,6 +464,9 @@ func (m *MariaDB) NewUser(tb testing.TB, u User) {
 		identified = "IDENTIFIED VIA " + u.Plugin + " USING PASSWORD(" + Quote(u.Password) + ")"
 	}
 	account := Quote(u.Name) + "@'%'"
+	if u.Require != "" {
+		identified += " REQUIRE " + u.Require
+	}
 	m.Exec(tb, "CREATE USER "+account+" "+identified)
 	tb.Cleanup(func() { m.undo(tb, "DROP USER IF EXISTS "+account) })
 	for _, grant := range u.Grants {

@@ -3,9 +3,11 @@ package mysql
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"sync"
 	"time"
@@ -21,12 +23,20 @@ const (
 	TLSDisable = "disable"
 
 	// TLSPrefer encrypts when the server can, and connects without when it
-	// cannot. Without a TLSConfig it does not ask who the server is.
+	// cannot. It does not ask who the server is.
 	TLSPrefer = "prefer"
 
-	// TLSRequire encrypts or does not connect. Without a TLSConfig it does not
-	// ask who the server is.
+	// TLSRequire encrypts or does not connect. It does not ask who the server
+	// is.
 	TLSRequire = "require"
+
+	// TLSVerifyCA encrypts, and connects only to a server whose certificate is
+	// valid and signed by one of the Authorities, whatever its name.
+	TLSVerifyCA = "verify-ca"
+
+	// TLSVerifyFull is TLSVerifyCA, and the certificate must be for the host of
+	// the address, a name or an IP address.
+	TLSVerifyFull = "verify-full"
 )
 
 // Target is where a connection goes to, and as whom.
@@ -37,13 +47,16 @@ type Target struct {
 	Password string
 	Database string
 
-	// TLS is one of TLSDisable, TLSPrefer and TLSRequire; empty is TLSDisable.
-	// Connections through a socket are never encrypted.
+	// TLS is one of the modes above; empty is TLSDisable. Connections through a
+	// socket are never encrypted.
 	TLS string
 
-	// TLSConfig says how to encrypt and whom to trust; nil trusts any server.
-	// An empty ServerName becomes the address's host.
-	TLSConfig *tls.Config
+	// Authorities are whom TLSVerifyCA and TLSVerifyFull trust; nil is the
+	// system's.
+	Authorities *x509.CertPool
+
+	// Certificate is ours, for a server that asks for one; nil is none.
+	Certificate *tls.Certificate
 }
 
 // config is the driver's way to say the target. Its own limits are a second line
@@ -59,22 +72,53 @@ func (t Target) config(limit time.Duration, log mysql.Logger) (*mysql.Config, er
 	c.InterpolateParams = true // one round trip, nothing prepared
 	c.ConnectionAttributes = "program_name:lockgate"
 
+	encryption := &tls.Config{MinVersion: tls.VersionTLS12}
 	switch t.TLS {
 	case "", TLSDisable:
 		return c, nil
 	case TLSPrefer:
 		c.AllowFallbackToPlaintext = true
+		encryption.InsecureSkipVerify = true
 	case TLSRequire:
+		encryption.InsecureSkipVerify = true
+	case TLSVerifyCA:
+		// This turns off the check of the name, and the rest with it, which
+		// VerifyConnection makes up for (the documentation of crypto/tls has this
+		// as its example). It is called for a resumed session, too.
+		encryption.InsecureSkipVerify = true
+		encryption.VerifyConnection = signedBy(t.Authorities)
+	case TLSVerifyFull:
+		encryption.RootCAs = t.Authorities // the driver fills in the address's host
 	default:
-		return nil, fmt.Errorf("TLS mode %q: want %s, %s or %s", t.TLS, TLSDisable, TLSPrefer, TLSRequire)
+		return nil, fmt.Errorf("TLS mode %q: want %s, %s, %s, %s or %s", t.TLS, TLSDisable, TLSPrefer, TLSRequire, TLSVerifyCA, TLSVerifyFull)
 	}
 	if t.Network == "unix" {
 		return c, nil
 	}
-	if c.TLS = t.TLSConfig; c.TLS == nil {
-		c.TLS = &tls.Config{InsecureSkipVerify: true} //nolint:gosec // what these modes mean, see their comments
+	if t.Certificate != nil {
+		encryption.Certificates = []tls.Certificate{*t.Certificate}
 	}
+	c.TLS = encryption
 	return c, nil
+}
+
+// signedBy checks that a server's certificate leads to one of the authorities,
+// or the system's, and is valid now.
+func signedBy(authorities *x509.CertPool) func(tls.ConnectionState) error {
+	return func(state tls.ConnectionState) error {
+		if len(state.PeerCertificates) == 0 {
+			return errors.New("the server shows no certificate")
+		}
+		between := x509.NewCertPool()
+		for _, certificate := range state.PeerCertificates[1:] {
+			between.AddCert(certificate)
+		}
+		_, err := state.PeerCertificates[0].Verify(x509.VerifyOptions{Roots: authorities, Intermediates: between})
+		if err != nil {
+			return &tls.CertificateVerificationError{UnverifiedCertificates: state.PeerCertificates, Err: err}
+		}
+		return nil
+	}
 }
 
 // connector makes connections that are ready for statements.
@@ -100,11 +144,16 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 		return nil, err
 	}
 	conn, err := connector.Connect(ctx)
-	if errors.Is(err, mysql.ErrUnknownPlugin) {
+	switch {
+	case err == nil:
+	case errors.Is(err, mysql.ErrUnknownPlugin):
 		// The driver names the plugin only in its log.
 		return nil, fmt.Errorf("%w: %s", err, log.last())
-	}
-	if err != nil {
+	case isAlert(err), isAlert(log.err()):
+		return nil, fmt.Errorf("%w: %s: %w", errAlert, log.last(), err)
+	case errors.Is(err, mysql.ErrInvalidConn), errors.Is(err, mysql.ErrMalformPkt), errors.Is(err, mysql.ErrPktSync):
+		return nil, fmt.Errorf("%w: %s: %w", errNoServer, log.last(), err)
+	default:
 		return nil, err
 	}
 	if err := c.prepare(ctx, conn); err != nil {
@@ -126,6 +175,21 @@ func (c *connector) prepare(ctx context.Context, conn driver.Conn) error {
 		_, err = session.ExecContext(ctx, setAlways, nil)
 	}
 	return err
+}
+
+// errAlert says that the server has ended the TLS handshake, or the connection
+// right after it: in TLS 1.3 a client hears only then that its certificate is
+// refused.
+var errAlert = errors.New("the server does not accept how we encrypt")
+
+// errNoServer says that what answered did not speak like a server, or hung up.
+var errNoServer = errors.New("there is no MySQL or MariaDB server that talks to us")
+
+// isAlert reports whether err is what the other side of a TLS connection has
+// sent to end it. The type of the alert itself is private to crypto/tls.
+func isAlert(err error) bool {
+	remote, ok := errors.AsType[*net.OpError](err)
+	return ok && remote.Op == "remote error"
 }
 
 // Driver is what database/sql wants to have.
@@ -159,8 +223,9 @@ func (e limitError) Is(target error) bool { return target == context.DeadlineExc
 // lastWords is a logger that keeps the driver's last line for an error message,
 // and nothing else.
 type lastWords struct {
-	mu   sync.Mutex
-	line string
+	mu    sync.Mutex
+	line  string
+	cause error // the error in that line, if there is one
 }
 
 // Print keeps a line, but for the place in the driver that says it.
@@ -171,6 +236,18 @@ func (l *lastWords) Print(v ...any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.line = strings.TrimSpace(fmt.Sprintln(v...))
+	l.cause = nil
+	for _, word := range v {
+		if err, ok := word.(error); ok {
+			l.cause = err
+		}
+	}
+}
+
+func (l *lastWords) err() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.cause
 }
 
 func (l *lastWords) last() string {

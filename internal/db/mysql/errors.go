@@ -3,6 +3,7 @@ package mysql
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"strings"
@@ -99,7 +100,7 @@ func (s *Store) translate(ctx context.Context, err error) error {
 		case again:
 			return fmt.Errorf("%w: %w", db.ErrAgain, err)
 		case refused:
-			return fmt.Errorf("%w: %w", db.ErrRefused, err)
+			return fmt.Errorf("%w: %w%s", db.ErrRefused, err, hint(answer))
 		case wrongTable:
 			return fmt.Errorf("%w: %s: %w", db.ErrRefused, notOurs(s.table, "it does not take our rows"), err)
 		case noTable:
@@ -117,21 +118,61 @@ func (s *Store) translate(ctx context.Context, err error) error {
 		}
 		return fmt.Errorf("%w: %w", cause, ctx.Err())
 	}
+	if why := whyNotEncrypted(err); why != "" {
+		return fmt.Errorf("%w: %s: %w", db.ErrRefused, why, err)
+	}
 	for _, ours := range []error{
 		mysql.ErrUnknownPlugin, mysql.ErrCleartextPassword, mysql.ErrOldPassword, mysql.ErrNativePassword,
-		mysql.ErrOldProtocol, mysql.ErrNoTLS,
+		mysql.ErrOldProtocol,
 	} {
 		if errors.Is(err, ours) {
 			return fmt.Errorf("%w: %w", db.ErrRefused, err)
 		}
 	}
-	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-		return fmt.Errorf("%w: %w", db.ErrRefused, err)
-	}
-	if errors.Is(err, mysql.ErrInvalidConn) {
+	if errors.Is(err, mysql.ErrInvalidConn) && !errors.Is(err, errNoServer) {
 		return fmt.Errorf("the connection was lost: %w", err)
 	}
 	return err
+}
+
+// hint is what to look at after a refusal whose words do not say it.
+func hint(answer *mysql.MySQLError) string {
+	switch answer.Number {
+	case 1045, 1698:
+		// The server says the same when an account requires encryption or a
+		// client's certificate, and gets none.
+		return "; look at LOCKGATE_DB_USER and LOCKGATE_DB_PASSWORD or their files, and at LOCKGATE_DB_TLS and LOCKGATE_DB_CERT_FILE if the account requires TLS or a certificate"
+	case 1044, 1049:
+		return "; look at the database that LOCKGATE_DB_URL names"
+	case 3159:
+		return "; set LOCKGATE_DB_TLS to require, verify-ca or verify-full"
+	}
+	return ""
+}
+
+// whyNotEncrypted says which setting is to be looked at when client and server
+// did not agree on TLS; empty when it was something else.
+func whyNotEncrypted(err error) string {
+	if errors.Is(err, mysql.ErrNoTLS) {
+		return "the server has no TLS, and LOCKGATE_DB_TLS asks for it; turn it on in the server, or set LOCKGATE_DB_TLS=prefer to go without"
+	}
+	if errors.Is(err, errAlert) || isAlert(err) {
+		return "the server ends TLS; look at LOCKGATE_DB_CERT_FILE, which it may not trust or may ask for, and at the versions of TLS it has (1.2 or later is needed)"
+	}
+	wrong, ok := errors.AsType[*tls.CertificateVerificationError](err)
+	if !ok {
+		return ""
+	}
+	if _, ok := errors.AsType[x509.HostnameError](wrong.Err); ok {
+		return "the server's certificate is for another host than LOCKGATE_DB_URL names; name the host as the certificate does, or set LOCKGATE_DB_TLS=verify-ca, which does not look at names"
+	}
+	if _, ok := errors.AsType[x509.UnknownAuthorityError](wrong.Err); ok {
+		return "the server's certificate is not signed by an authority of LOCKGATE_DB_CA_FILE (the system's when that is unset); name the file with the right one"
+	}
+	if invalid, ok := errors.AsType[x509.CertificateInvalidError](wrong.Err); ok && invalid.Reason == x509.Expired {
+		return "the server's certificate has expired or is not valid yet, as LOCKGATE_DB_TLS asks for; renew it, and compare the clocks"
+	}
+	return "the server's certificate does not stand the check that LOCKGATE_DB_TLS asks for"
 }
 
 // notSent says of the error of a connection that could not be made that nothing

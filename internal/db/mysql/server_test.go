@@ -2,18 +2,12 @@ package mysql
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"math/big"
 	"net"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -174,92 +168,123 @@ func TestWaysToLogIn(t *testing.T) {
 }
 
 func TestEncryption(t *testing.T) {
-	authority, certificate, key := certificates(t)
-	secure := testserver.NewMariaDB(t, testserver.Options{Args: []string{"--ssl-cert=" + certificate, "--ssl-key=" + key}})
-	p := newPlace(t, secure)
-	trusting := &tls.Config{RootCAs: authority, MinVersion: tls.VersionTLS12}
-	strangers, _, _ := certificates(t)
-	doubting := &tls.Config{RootCAs: strangers, MinVersion: tls.VersionTLS12}
+	ours, strangers := testserver.NewAuthority(t), testserver.NewAuthority(t)
+	tomorrow := time.Now().Add(24 * time.Hour)
+	serving := func(c testserver.Certificate) *testserver.MariaDB {
+		return testserver.NewMariaDB(t, testserver.Options{Args: ours.Args(c)})
+	}
+	secure := serving(ours.Server(t, tomorrow, "127.0.0.1", "localhost"))
+	misnamed := serving(ours.Server(t, tomorrow, "db.example"))
+	expired := serving(ours.Server(t, time.Now().Add(-time.Hour), "127.0.0.1"))
+
+	pool := func(a *testserver.Authority) *x509.CertPool {
+		pem, err := os.ReadFile(a.File)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := x509.NewCertPool()
+		p.AppendCertsFromPEM(pem)
+		return p
+	}
+	pair := func(a *testserver.Authority) *tls.Certificate {
+		c := a.Client(t)
+		p, err := tls.LoadX509KeyPair(c.File, c.KeyFile)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &p
+	}
 	tests := []struct {
-		name   string
-		server *testserver.MariaDB
-		mode   string
-		config *tls.Config
-		want   string // "encrypted", "plain" or "refused"
+		name        string
+		server      *testserver.MariaDB
+		mode        string
+		authorities *x509.CertPool
+		certificate *tls.Certificate
+		require     string // of the account
+		want        string // "encrypted", "plain" or what the refusal says
 	}{
-		{"disabled", secure, TLSDisable, nil, "plain"},
-		{"unset", secure, "", nil, "plain"},
-		{"preferred and possible", secure, TLSPrefer, nil, "encrypted"},
-		{"preferred and impossible", server, TLSPrefer, nil, "plain"},
-		{"required", secure, TLSRequire, nil, "encrypted"},
-		{"required and impossible", server, TLSRequire, nil, "refused"},
-		{"required of a server that we trust", secure, TLSRequire, trusting, "encrypted"},
-		{"required of a server that we do not trust", secure, TLSRequire, doubting, "refused"},
+		{"disabled", secure, TLSDisable, nil, nil, "", "plain"},
+		{"unset", secure, "", nil, nil, "", "plain"},
+		{"disabled and required by the account", secure, TLSDisable, nil, nil, "SSL", "LOCKGATE_DB_TLS"},
+		{"preferred and possible", secure, TLSPrefer, nil, nil, "SSL", "encrypted"},
+		{"preferred and impossible", server, TLSPrefer, nil, nil, "", "plain"},
+		{"preferred, whoever it is", expired, TLSPrefer, nil, nil, "", "encrypted"},
+		{"required", secure, TLSRequire, nil, nil, "", "encrypted"},
+		{"required, whoever it is", misnamed, TLSRequire, nil, nil, "", "encrypted"},
+		{"required and impossible", server, TLSRequire, nil, nil, "", "the server has no TLS, and LOCKGATE_DB_TLS asks for it"},
+
+		{"verify-ca", secure, TLSVerifyCA, pool(ours), nil, "", "encrypted"},
+		{"verify-ca does not look at names", misnamed, TLSVerifyCA, pool(ours), nil, "", "encrypted"},
+		{"verify-ca of a stranger", secure, TLSVerifyCA, pool(strangers), nil, "", "not signed by an authority of LOCKGATE_DB_CA_FILE"},
+		{"verify-ca by the system's authorities", secure, TLSVerifyCA, nil, nil, "", "not signed by an authority of LOCKGATE_DB_CA_FILE"},
+		{"verify-ca of a certificate that has expired", expired, TLSVerifyCA, pool(ours), nil, "", "has expired or is not valid yet"},
+		{"verify-ca and impossible", server, TLSVerifyCA, pool(ours), nil, "", "the server has no TLS"},
+
+		{"verify-full", secure, TLSVerifyFull, pool(ours), nil, "", "encrypted"},
+		{"verify-full of another host", misnamed, TLSVerifyFull, pool(ours), nil, "", "for another host than LOCKGATE_DB_URL names"},
+		{"verify-full of a stranger", secure, TLSVerifyFull, pool(strangers), nil, "", "not signed by an authority of LOCKGATE_DB_CA_FILE"},
+		{"verify-full by the system's authorities", secure, TLSVerifyFull, nil, nil, "", "not signed by an authority of LOCKGATE_DB_CA_FILE"},
+		{"verify-full of a certificate that has expired", expired, TLSVerifyFull, pool(ours), nil, "", "has expired or is not valid yet"},
+		{"verify-full and impossible", server, TLSVerifyFull, pool(ours), nil, "", "the server has no TLS"},
+
+		{"a certificate of ours that the account requires", secure, TLSVerifyFull, pool(ours), pair(ours), "X509", "encrypted"},
+		{"a certificate that the account requires, and none of ours", secure, TLSVerifyFull, pool(ours), nil, "X509", "LOCKGATE_DB_CERT_FILE"},
+		{"a certificate of ours that the server does not trust", secure, TLSRequire, nil, pair(strangers), "", "LOCKGATE_DB_CERT_FILE"},
+		{"a certificate of ours, by way of a preference", secure, TLSPrefer, nil, pair(ours), "X509", "encrypted"},
 	}
 	for _, tt := range tests {
-		place := p
-		if tt.server != secure {
-			place = newPlace(t, tt.server)
-		}
-		f := place.forwarded(t)
-		place.target.TLS, place.target.TLSConfig = tt.mode, tt.config
-		_, err := open(t, place.options()).TryAcquire(t.Context(), ask("job", "a"))
-		got := "refused"
-		switch {
-		case err == nil && f.Count(testserver.Any) > 0:
-			got = "plain"
-		case err == nil:
-			got = "encrypted"
-		case !isOnly(err, db.ErrRefused):
-			got = err.Error()
-		}
-		if got != tt.want {
-			t.Errorf("TLS %s: %s (%v); want %s", tt.name, got, err, tt.want)
-		}
-	}
-	p.server.Exec(t, "ALTER USER "+testserver.Quote(p.target.User)+"@'%' REQUIRE SSL")
-	p.target.TLS = TLSDisable
-	if _, err := open(t, p.options()).TryAcquire(t.Context(), ask("job", "a")); !isOnly(err, db.ErrRefused) {
-		t.Errorf("TryAcquire without the TLS that the account requires = %v; want ErrRefused", err)
+		t.Run(tt.name, func(t *testing.T) {
+			place := newPlace(t, tt.server)
+			if tt.require != "" {
+				tt.server.Exec(t, "ALTER USER "+testserver.Quote(place.target.User)+"@'%' REQUIRE "+tt.require)
+			}
+			f := place.forwarded(t)
+			place.target.TLS, place.target.Authorities, place.target.Certificate = tt.mode, tt.authorities, tt.certificate
+			store := open(t, place.options())
+			store.db.SetMaxIdleConns(-1) // a second connection is checked like the first
+			var err error
+			for range 2 {
+				if _, err = store.TryAcquire(t.Context(), ask("job", "a")); err != nil {
+					break
+				}
+			}
+			got := "encrypted"
+			switch {
+			case err != nil && isOnly(err, db.ErrRefused):
+				got = err.Error()
+			case err != nil:
+				t.Fatalf("TryAcquire = %v; want %s", err, tt.want)
+			case f.Count(testserver.Any) > 0:
+				got = "plain"
+			}
+			if !strings.Contains(got, tt.want) {
+				t.Errorf("TryAcquire is %s; want %s", got, tt.want)
+			}
+		})
 	}
 }
 
-// certificates makes an authority and a server certificate for 127.0.0.1, and
-// returns the authority and the paths of the certificate and its key.
-func certificates(t *testing.T) (authority *x509.CertPool, certificate, key string) {
-	t.Helper()
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+func TestANameIsCheckedAsItIsWritten(t *testing.T) {
+	authority := testserver.NewAuthority(t)
+	secure := testserver.NewMariaDB(t, testserver.Options{Args: authority.Args(authority.Server(t, time.Now().Add(time.Hour), "localhost"))})
+	pem, err := os.ReadFile(authority.File)
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "lockgate test"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
-		IsCA: true, BasicConstraintsValid: true, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
-	}
-	signed, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
+	p := newPlace(t, secure)
+	p.target.TLS, p.target.Authorities = TLSVerifyFull, x509.NewCertPool()
+	p.target.Authorities.AppendCertsFromPEM(pem)
+	_, port, err := net.SplitHostPort(p.target.Address)
 	if err != nil {
 		t.Fatal(err)
 	}
-	encoded, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	write := func(name, kind string, der []byte) string {
-		path := filepath.Join(t.TempDir(), name)
-		if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
-			t.Fatal(err)
+	for host, want := range map[string]error{"localhost": nil, "127.0.0.1": db.ErrRefused} {
+		p.target.Address = net.JoinHostPort(host, port)
+		_, err := open(t, p.options()).TryAcquire(t.Context(), ask("job", "a"))
+		if want == nil && err != nil || want != nil && !isOnly(err, want) {
+			t.Errorf("TryAcquire by the host %s of a certificate for localhost = %v; want %v", host, err, want)
 		}
-		return path
 	}
-	authority = x509.NewCertPool()
-	parsed, err := x509.ParseCertificate(signed)
-	if err != nil {
-		t.Fatal(err)
-	}
-	authority.AddCert(parsed)
-	return authority, write("cert.pem", "CERTIFICATE", signed), write("key.pem", "PRIVATE KEY", encoded)
 }
 
 func TestSessionSetUp(t *testing.T) {
