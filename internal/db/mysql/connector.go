@@ -144,22 +144,36 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 		return nil, err
 	}
 	conn, err := connector.Connect(ctx)
+	if err == nil {
+		if err = c.prepare(ctx, conn); err == nil {
+			return conn, nil
+		}
+		_ = conn.Close() // an error is a goodbye that was not heard
+	}
+	return nil, &connectError{address: target.Address, err: log.explain(err)}
+}
+
+// connectError says where a connection was to go to.
+type connectError struct {
+	address string
+	err     error
+}
+
+func (e *connectError) Error() string { return fmt.Sprintf("connect to %s: %v", e.address, e.err) }
+
+func (e *connectError) Unwrap() error { return e.err }
+
+// explain adds to the driver's error what it says only in its log.
+func (l *lastWords) explain(err error) error {
 	switch {
-	case err == nil:
 	case errors.Is(err, mysql.ErrUnknownPlugin):
-		// The driver names the plugin only in its log.
-		return nil, fmt.Errorf("%w: %s", err, log.last())
-	case isAlert(err), isAlert(log.err()):
-		return nil, fmt.Errorf("%w: %s: %w", errAlert, log.last(), err)
+		return fmt.Errorf("%w: %s", err, l.last())
+	case isAlert(err), isAlert(l.err()):
+		return fmt.Errorf("%w: %s: %w", errAlert, l.last(), err)
 	case errors.Is(err, mysql.ErrInvalidConn), errors.Is(err, mysql.ErrMalformPkt), errors.Is(err, mysql.ErrPktSync):
-		return nil, fmt.Errorf("%w: %s: %w", errNoServer, log.last(), err)
-	default:
-		return nil, err
+		return fmt.Errorf("%w: %s: %w", errNoServer, l.last(), err)
 	}
-	if err := c.prepare(ctx, conn); err != nil {
-		return nil, errors.Join(err, conn.Close())
-	}
-	return conn, nil
+	return err
 }
 
 // prepare sets the session up. A server that does not know the lock wait is

@@ -113,10 +113,13 @@ func (s *Store) translate(ctx context.Context, err error) error {
 	}
 	if ctx.Err() != nil {
 		cause := context.Cause(ctx)
-		if errors.Is(cause, ctx.Err()) {
-			return cause
+		if !errors.Is(cause, ctx.Err()) {
+			cause = fmt.Errorf("%w: %w", cause, ctx.Err())
 		}
-		return fmt.Errorf("%w: %w", cause, ctx.Err())
+		if connecting, ok := errors.AsType[*connectError](err); ok {
+			return &connectError{connecting.address, cause}
+		}
+		return cause
 	}
 	if why := whyNotEncrypted(err); why != "" {
 		return fmt.Errorf("%w: %s: %w", db.ErrRefused, why, err)
