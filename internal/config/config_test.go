@@ -757,13 +757,49 @@ func FuzzParseURLGivesBackWhatWasEncoded(f *testing.F) {
 		if got != want || err != nil {
 			t.Errorf("parseURL(%q) = %v, %v; want %v", raw, plain(got), err, plain(want))
 		}
-		// What is printed is read again as the same, but for the password.
-		want.Password = ""
-		again, err := parseURL(strings.Replace(got.String(), ":"+redacted+"@", "@", 1))
-		if err != nil || again != want {
-			t.Errorf("parseURL(%q) = %v, %v; want %v", got.String(), plain(again), err, plain(want))
+		// Encoding less does as well, and so does a password beside the URL.
+		less := fmt.Sprintf("mysql://%s:%s@h:%d/%s", escape(user), escape(password), port, escape(db))
+		if got, err := parseURL(less); got != want || err != nil {
+			t.Errorf("parseURL(%q) = %v, %v; want %v", less, plain(got), err, plain(want))
+		}
+		printsWithoutItsPassword(t, got)
+	})
+}
+
+func FuzzWhatParsesPrintsWithoutItsPassword(f *testing.F) {
+	for _, s := range []string{
+		"mysql://u:p@h/d", "MariaDB://u:p:q@[::1]:1/d", "mysql://u:%40%2f@H_1/%64", "mysql://:p@h/d", "mysql://u:p@@h/d", "mysql://%5Bredacted%5D:[redacted]@h/d",
+		"mysql://u:@h/d", "mysql://u%3Ap@h/d", "sqlite:///a%20b", "sqlite:////..//a", "mysql://u:é@h./d",
+	} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, raw string) {
+		if got, err := parseURL(raw); err == nil {
+			printsWithoutItsPassword(t, got)
 		}
 	})
+}
+
+// printsWithoutItsPassword checks that what is printed is the same for every
+// password, and is read again as the same place.
+func printsWithoutItsPassword(t *testing.T, target Target) {
+	t.Helper()
+	other := target
+	if target.Password != "" {
+		other.Password = "another"
+	}
+	if a, b := target.String(), other.String(); a != b {
+		t.Errorf("String() = %q with one password, %q with another; want the same", a, b)
+	}
+	want := target
+	want.Password = ""
+	shown := target.String()
+	if target.Password != "" {
+		shown = strings.Replace(shown, ":"+redacted+"@", "@", 1)
+	}
+	if again, err := parseURL(shown); err != nil || again != want {
+		t.Errorf("parseURL(%q) = %v, %v; want %v", shown, plain(again), err, plain(want))
+	}
 }
 
 func FuzzSQLitePathIsGivenBack(f *testing.F) {

@@ -199,6 +199,7 @@ func plan() map[string]room {
 			tests: map[string]string{
 				"github.com/go-sql-driver/mysql": "looks at the server's side of a promise",
 				"golang.org/x/sys/...":           systemCall,
+				"modernc.org/sqlite":             "makes databases of somebody else",
 			},
 		},
 	}

@@ -205,9 +205,15 @@ func isWrongTable(err error) bool {
 	return ok && decide(answer) == wrongTable
 }
 
-// spoilsConnection reports whether the connection must not be used again, so
-// that the next one may find another server behind the name.
+// spoilsConnection reports whether the connection must not be used again: the
+// next one may find another server behind the name, or rights that were granted
+// meanwhile. Those on a whole database reach a session only when it chooses that
+// database (MySQL manual, "When Privilege Changes Take Effect").
 func spoilsConnection(err error) bool {
 	answer, ok := errors.AsType[*mysql.MySQLError](err)
-	return ok && decide(answer) == unavailable
+	if !ok {
+		return false
+	}
+	d := decide(answer)
+	return d == unavailable || d == refused
 }

@@ -168,6 +168,24 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+func TestARightThatIsGrantedAgainIsFound(t *testing.T) {
+	p := newPlace(t, server)
+	store := open(t, p.options())
+	lease := acquire(t, store, ask("job", "a"))
+	account := testserver.Quote(p.target.User) + "@'%'"
+	server.Exec(t, "REVOKE UPDATE ON "+p.target.Database+".* FROM "+account)
+	store.db.SetMaxIdleConns(-1) // the open session keeps the right
+	if _, err := store.Renew(t.Context(), lease); !isOnly(err, db.ErrRefused) {
+		t.Errorf("Renew without the right = %v; want ErrRefused", err)
+	}
+	store.db.SetMaxIdleConns(1)
+	if _, err := store.Renew(t.Context(), lease); !isOnly(err, db.ErrRefused) {
+		t.Errorf("Renew without the right = %v; want ErrRefused", err)
+	}
+	server.Exec(t, "GRANT UPDATE ON "+p.target.Database+".* TO "+account)
+	renew(t, store, lease)
+}
+
 func TestErrorOfTheTargetIsTheCalls(t *testing.T) {
 	missing := errors.New("no password file yet")
 	p := newPlace(t, server)
