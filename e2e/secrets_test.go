@@ -116,6 +116,11 @@ func TestAnyPrintableUserAndPasswordWorkInEveryWayAndAreNeverShown(t *testing.T)
 							t.Errorf("said %s; want %q in it", said, says)
 						}
 						wantNoSecret(t, said, password)
+						for command, code := range map[string]int{"status": code, "config": 0} {
+							p := start(t, s, command)
+							p.wantExit(code)
+							wantNoSecret(t, p.said(), password)
+						}
 					}
 					try(account.password, say(account.password), 0, "LOCKGATE_TOKEN=")
 
