@@ -1,6 +1,7 @@
 package config
 
 import (
+	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -143,7 +144,7 @@ func TestCertificatesAreReadAgain(t *testing.T) {
 	}
 	write("key", secondKey)
 	second, err := d.Resolve()
-	if err != nil || second.Authorities.Equal(first.Authorities) || string(second.Certificate.Certificate[0]) == string(first.Certificate.Certificate[0]) {
+	if err != nil || second.Authorities.Equal(first.Authorities) || bytes.Equal(second.Certificate.Certificate[0], first.Certificate.Certificate[0]) {
 		t.Errorf("Resolve after the change, %v; want the new authority and certificate", err)
 	}
 	if err := os.Remove(path("ca")); err != nil {

@@ -84,7 +84,7 @@ func migrateCases() []testCase {
 			req := b.ask("job", "a")
 			lease := undo(req)
 			lease.Token = 1
-			admin := store.(db.Admin) //nolint:errcheck,forcetypeassert // a migrator that is none has no use
+			admin := store.(db.Admin)
 			_, renewErr := store.Renew(b.ctx, lease)
 			_, listErr := admin.List(b.ctx)
 			for range 2 { // none of them has made it for the other
@@ -109,7 +109,7 @@ func migrateCases() []testCase {
 			req := b.ask("job", "a")
 			lease := undo(req)
 			lease.Token = 1
-			admin := store.(db.Admin) //nolint:errcheck,forcetypeassert // a migrator that is none has no use
+			admin := store.(db.Admin)
 			_, acquireErr := store.TryAcquire(b.ctx, req)
 			_, renewErr := store.Renew(b.ctx, lease)
 			_, listErr := admin.List(b.ctx)
@@ -136,7 +136,7 @@ func migrateCases() []testCase {
 			ctx, cancel := context.WithCancel(b.ctx)
 			cancel()
 			store := b.closed(b.h.Empty(b.T)())
-			migrator := store.(db.Migrator) //nolint:errcheck,forcetypeassert // or these cases do not run
+			migrator := store.(db.Migrator)
 			if created, err := migrator.Migrate(ctx); created || err == nil || decisions(err) != 0 {
 				b.Errorf("Migrate with a cancelled context = %t, %v; want an error that decides nothing", created, err)
 			}

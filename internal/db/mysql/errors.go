@@ -144,7 +144,7 @@ func hint(answer *mysql.MySQLError) string {
 	case 1045, 1698:
 		// The server says the same when an account requires encryption or a
 		// client's certificate, and gets none.
-		return "; look at LOCKGATE_DB_USER and LOCKGATE_DB_PASSWORD or their files, and at LOCKGATE_DB_TLS and LOCKGATE_DB_CERT_FILE if the account requires TLS or a certificate"
+		return "; look at the user and the password (LOCKGATE_DB_URL, LOCKGATE_DB_USER, LOCKGATE_DB_PASSWORD or their files), and at LOCKGATE_DB_TLS and LOCKGATE_DB_CERT_FILE if the account requires TLS or a certificate"
 	case 1044, 1049:
 		return "; look at the database that LOCKGATE_DB_URL names"
 	case 3159:

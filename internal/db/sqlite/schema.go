@@ -83,7 +83,7 @@ func affinity(declared string) string {
 		return "TEXT"
 	case declared == "" || contains("BLOB"):
 		return "BLOB"
-	case contains("REAL", "FLOA", "DOUB"):
+	case contains("REAL", "FLOA", "DOUB"): //nolint:misspell // as SQLite spells it
 		return "REAL"
 	}
 	return "NUMERIC"
