@@ -345,7 +345,9 @@ func (g *gate) acquire(ctx context.Context) (status Status, ok bool) {
 		case errors.Is(err, db.ErrLost):
 			return Status{State: Lost, Err: err}, false
 
-		case errors.Is(err, db.ErrRefused):
+		// Who was served before is not refused for good: a password is being
+		// changed, in the database and in our file, but not at one stroke.
+		case errors.Is(err, db.ErrRefused) && held == nil:
 			return Status{State: Failed, Err: err}, false
 
 		default:

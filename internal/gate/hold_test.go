@@ -441,3 +441,34 @@ func must(t *testing.T, err error) {
 		t.Fatal(err)
 	}
 }
+
+func TestARefusalWhileWaitingIsNotFinal(t *testing.T) {
+	for name, c := range map[string]struct {
+		mended time.Duration
+		want   gate.State
+	}{
+		"a password is being changed": {10 * time.Second, gate.Released},
+		"the right was taken away":    {time.Hour, gate.Failed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t)
+				r.hold(5 * time.Second)
+				r.cfg.OnBusy = gate.Wait
+				r.hooks.Before = func(context.Context, memory.Call) error {
+					if at := time.Since(r.began); at >= 2*time.Second && at < c.mended {
+						return db.ErrRefused
+					}
+					return nil
+				}
+				status := r.run(t.Context(), sleepFor(0))
+				if status.State != c.want {
+					t.Errorf("Run = %+v; want %s", status, c.want)
+				}
+				if c.want == gate.Failed && !errors.Is(status.Err, db.ErrRefused) {
+					t.Errorf("Run = %+v; want it to say that it was refused", status)
+				}
+			})
+		})
+	}
+}
