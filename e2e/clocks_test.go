@@ -14,7 +14,6 @@ import (
 
 // clocked is how a process sees the time.
 type clocked struct {
-	name    string
 	wrap    []string // in front of the command line
 	binary  string
 	environ []string

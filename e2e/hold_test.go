@@ -170,7 +170,7 @@ func TestACommandThatMayGoOnGoesOnLoudly(t *testing.T) {
 		for _, p := range []*proc{a.holder, a.wrapper} {
 			_, after, _ := strings.Cut(p.said(), "without")
 			_, after, _ = strings.Cut(after, "\n")
-			for _, line := range strings.Split(strings.TrimSpace(after), "\n") {
+			for line := range strings.SplitSeq(strings.TrimSpace(after), "\n") {
 				if strings.Contains(line, `"lock"`) && !strings.Contains(line, `"unguarded":true`) {
 					t.Errorf("a line after the loss does not say it: %s", line)
 				}

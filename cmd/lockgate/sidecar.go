@@ -119,13 +119,13 @@ func (p *program) untilToldToStop(say func(os.Signal)) (ctx context.Context, sig
 			case sig := <-p.signals:
 				if n, stops := wrap.StopSignal(sig); stops && ctx.Err() == nil {
 					say(sig)
-					cancel(&toldToStop{syscall.Signal(n)})
+					cancel(&toldToStopError{syscall.Signal(n)})
 				}
 			}
 		}
 	}()
 	signal = func() syscall.Signal {
-		if told, ok := errors.AsType[*toldToStop](context.Cause(ctx)); ok {
+		if told, ok := errors.AsType[*toldToStopError](context.Cause(ctx)); ok {
 			return told.signal
 		}
 		return 0
@@ -138,9 +138,9 @@ func (p *program) untilToldToStop(say func(os.Signal)) (ctx context.Context, sig
 }
 
 // toldToStop is the cause with which a holder's context ends.
-type toldToStop struct{ signal syscall.Signal }
+type toldToStopError struct{ signal syscall.Signal }
 
-func (e *toldToStop) Error() string { return fmt.Sprintf("told to stop by signal %s", e.signal) }
+func (e *toldToStopError) Error() string { return fmt.Sprintf("told to stop by signal %s", e.signal) }
 
 func (p *program) wrongDir(err error) int {
 	p.say("LOCKGATE_DIR: %v", err)

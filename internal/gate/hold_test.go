@@ -312,7 +312,7 @@ func TestALostLeaseDoesNotStopAWorkThatGoesOn(t *testing.T) {
 				t.Errorf("Run = %+v; want released", status)
 			}
 			r.wantStates("waiting acquired lost acquired releasing released")
-			if log := r.log.String(); strings.Contains(log[strings.Index(log, "held again"):], "unguarded") {
+			if _, after, _ := strings.Cut(r.log.String(), "held again"); strings.Contains(after, "unguarded") {
 				t.Errorf("after it was held again, the log still says unguarded")
 			}
 		}},
