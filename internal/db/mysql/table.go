@@ -2,7 +2,7 @@ package mysql
 
 import (
 	"fmt"
-	"regexp"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -15,20 +15,31 @@ const DefaultTable = "lockgate_locks"
 // blankMark follows a blank that would otherwise be the last character.
 const blankMark = "\u2420" // ␠
 
-// tableName is a table, or a schema and a table, of the characters that need
-// no thought in an identifier.
-var tableName = regexp.MustCompile(`^(?:([0-9A-Za-z_$-]{1,64})\.)?([0-9A-Za-z_$-]{1,64})$`)
+// maxIdentifier is the longest name of a table or schema that a server takes.
+const maxIdentifier = 64
 
 // quoteTable returns a table's name as it is written in statements.
 func quoteTable(table string) (string, error) {
-	parts := tableName.FindStringSubmatch(table)
-	if parts == nil {
-		return "", fmt.Errorf("table name %q: want TABLE or SCHEMA.TABLE of letters, digits, _, $ and -, each up to 64", table)
+	parts := strings.Split(table, ".")
+	if len(parts) > 2 || slices.ContainsFunc(parts, func(part string) bool { return !isPlain(part) }) {
+		return "", fmt.Errorf("table name %q: want TABLE or SCHEMA.TABLE of letters, digits, _, $ and -, each up to %d", table, maxIdentifier)
 	}
-	if parts[1] == "" {
-		return "`" + parts[2] + "`", nil
+	return "`" + strings.Join(parts, "`.`") + "`", nil
+}
+
+// isPlain reports whether name has only characters that need no thought in an
+// identifier. It is no regular expression because that would be compiled at each
+// start, also at the starts that never see a table: it cost a quarter of a
+// millisecond.
+func isPlain(name string) bool {
+	for _, c := range []byte(name) {
+		switch {
+		case '0' <= c && c <= '9', 'A' <= c && c <= 'Z', 'a' <= c && c <= 'z', c == '_', c == '$', c == '-':
+		default:
+			return false
+		}
 	}
-	return "`" + parts[1] + "`.`" + parts[2] + "`", nil
+	return name != "" && len(name) <= maxIdentifier
 }
 
 // DDL returns the statement that creates the lock table. Who uses the table
