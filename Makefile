@@ -24,9 +24,12 @@ endif
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
+# How the binary is built, wherever it is.
+BUILD := CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)'
+
 .PHONY: build
 build: ## Build bin/lockgate, static and stripped
-	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/lockgate ./cmd/lockgate
+	$(BUILD) -o bin/lockgate ./cmd/lockgate
 
 .PHONY: demo
 demo: build ## Three contenders for one lock on SQLite: one runs, one skips, one waits
@@ -42,7 +45,7 @@ deps: ## Make sure that the tests have a C compiler and MariaDB (installs them o
 .PHONY: test
 test: deps ## Run every test, real servers and the real binary included
 	go vet ./...
-	$(GO_TEST) ./cmd/... ./internal/...
+	$(GO_TEST) ./bench/... ./cmd/... ./internal/...
 	$(GO_TEST) -count=1 ./e2e/...
 
 .PHONY: conformance
@@ -52,6 +55,32 @@ conformance: deps ## Run only the stores' suite, against real servers
 .PHONY: e2e
 e2e: deps ## Run only the tests of the built binary
 	$(GO_TEST) -count=1 -v ./e2e/...
+
+# go test fuzzes one target at a time.
+FUZZ_TIME ?= 5s
+
+.PHONY: fuzz
+fuzz: deps ## Fuzz every fuzz target for FUZZ_TIME each
+	@scripts/fuzz.sh $(FUZZ_TIME)
+
+# The size that counts is that for linux/amd64, on whatever machine.
+.PHONY: budget
+budget: deps build ## Measure every budget on the built binary; Linux only
+	GOOS=linux GOARCH=amd64 $(BUILD) -o bin/lockgate-linux-amd64 ./cmd/lockgate
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o bin/connect ./bench/connect
+	go run ./bench/budget
+
+# etcd is in a module of its own, so that its dependencies are not ours.
+.PHONY: bench
+bench: bench-deps build ## Compare with other ways to the same end; then ten thousand holders (about 6 minutes)
+	cd bench/etcd && CGO_ENABLED=0 go build -trimpath -o ../../bin/etcd go.etcd.io/etcd/server/v3
+	cd bench/etcd && CGO_ENABLED=0 go build -trimpath -o ../../bin/etcdctl go.etcd.io/etcd/etcdctl/v3
+	go run ./bench/compare
+	go run ./bench/holders
+
+.PHONY: bench-deps
+bench-deps:
+	@scripts/test-deps.sh bench
 
 .PHONY: lint
 lint: ## Run golangci-lint, pinned

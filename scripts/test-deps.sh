@@ -3,12 +3,18 @@
 # detector) and a MariaDB server that they can start themselves. Says nothing
 # when all is there. On Debian and Ubuntu, as root, it installs what is missing;
 # elsewhere it names it and exits 1.
+#
+#   scripts/test-deps.sh          what the tests need
+#   scripts/test-deps.sh bench    also what the comparisons of make bench need
 set -eu
+
+purpose=${1:-test}
 
 # Only the server's core package: it has the programs and no service, so
 # nothing starts by itself, now or at the next boot.
 DEBIAN_COMPILER='gcc libc6-dev'
 DEBIAN_MARIADB='mariadb-server-core mariadb-client-core'
+DEBIAN_FLOCK='util-linux'
 
 PATH=$PATH:/usr/local/sbin:/usr/sbin
 export PATH
@@ -38,6 +44,12 @@ has_mariadb() {
 	done
 }
 
+# The client is in the package that has my_print_defaults, where that is not the
+# server's.
+has_client() { command -v mariadb >/dev/null 2>&1; }
+
+has_flock() { command -v flock >/dev/null 2>&1; }
+
 check() {
 	packages=
 	missing=
@@ -58,6 +70,24 @@ check() {
     Fedora:         dnf install mariadb-server
     Alpine:         apk add mariadb mariadb-client
     macOS:          brew install mariadb"
+	fi
+	if [ "$purpose" = bench ] && ! has_client; then
+		packages="$packages $DEBIAN_MARIADB"
+		missing="$missing
+  the MariaDB client (mariadb), which make bench compares with
+    Debian, Ubuntu: apt-get install $DEBIAN_MARIADB
+    Fedora:         dnf install mariadb
+    Alpine:         apk add mariadb-client
+    macOS:          brew install mariadb"
+	fi
+	if [ "$purpose" = bench ] && ! has_flock; then
+		packages="$packages $DEBIAN_FLOCK"
+		missing="$missing
+  flock of util-linux, which make bench compares with
+    Debian, Ubuntu: apt-get install $DEBIAN_FLOCK
+    Fedora:         dnf install util-linux-core
+    Alpine:         apk add flock
+    macOS:          brew install flock"
 	fi
 	[ -z "$missing" ]
 }

@@ -9,6 +9,7 @@ step() { echo "verify: $*"; }
 
 step "go.mod and go.sum are tidy"
 go mod tidy -diff
+(cd bench/etcd && go mod tidy -diff)
 
 step "the modules are unmodified"
 go mod verify
