@@ -43,6 +43,7 @@ func main() {
 const (
 	ttl          = 2 * time.Minute
 	renewEvery   = ttl / 6
+	callLimit    = 5 * time.Second
 	stopGrace    = 10 * time.Second
 	safetyMargin = 5 * time.Second
 	startTimeout = time.Minute
@@ -107,7 +108,7 @@ func (h *hall) open() (*mysql.Store, error) {
 	}
 	return mysql.Open(mysql.Options{
 		Target: func() (mysql.Target, error) { return target, nil },
-		Create: true, CallLimit: renewEvery, LockWait: lockWait, CloseAfterCall: true,
+		Create: true, CallLimit: callLimit, LockWait: lockWait, CloseAfterCall: true,
 	})
 }
 
@@ -123,7 +124,7 @@ func config(store db.Store, name, owner string, publish func(gate.Status)) gate.
 		RenewEvery:   renewEvery,
 		StopGrace:    stopGrace,
 		SafetyMargin: safetyMargin,
-		CallLimit:    renewEvery,
+		CallLimit:    callLimit,
 		LockWait:     lockWait,
 		Boot:         bootclock.Now,
 		Publish:      func(s gate.Status) error { publish(s); return nil },
