@@ -480,3 +480,87 @@ func TestTheTerminationLogHasOneLine(t *testing.T) {
 		t.Error("exec has written a termination log")
 	}
 }
+
+func TestExitCodesOfInit(t *testing.T) {
+	t.Parallel()
+	url := sqliteURL(t)
+	occupy(t, short(url).with(settings{"NAME": "busy"}))
+	for _, c := range []struct {
+		name string
+		set  settings
+		args []string
+		want int
+		says string
+	}{
+		{"free", nil, nil, 0, "held from here on without a renewal"},
+		{"busy, skip", settings{"NAME": "busy"}, nil, 0, "skipping"},
+		{"busy, skip, with a code for exec", settings{"NAME": "busy", "SKIP_EXIT_CODE": "9"}, nil, 0, "skipping"},
+		{"busy, fail", settings{"NAME": "busy", "ON_BUSY": "fail"}, nil, 75, "LOCKGATE_ON_BUSY=wait"},
+		{"busy, waited", settings{"NAME": "busy", "ON_BUSY": "wait", "WAIT_TIMEOUT": "100ms"}, nil, 75, "LOCKGATE_WAIT_TIMEOUT"},
+		{"not reached", settings{"DB_URL": "mysql://u@127.0.0.1:1/d", "START_TIMEOUT": "100ms"}, nil, 69, "LOCKGATE_DB_URL"},
+		{"wrong settings", settings{"TTL": "1"}, nil, 78, "LOCKGATE_TTL"},
+		{"no directory", settings{"DIR": "/no/such/directory"}, nil, 78, "LOCKGATE_DIR"},
+		{"wrong command line", nil, []string{"now"}, 64, "lockgate help init"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			set := short(url).with(settings{"DIR": t.TempDir()}).with(c.set)
+			p := start(t, set, append([]string{"init"}, c.args...)...)
+			p.wantExit(c.want)
+			wantSaid(t, p.said(), c.says)
+			if c.want != 0 {
+				wantNext(t, p.said())
+			}
+		})
+	}
+}
+
+// wantNext checks that the last line says what to do next.
+func wantNext(t *testing.T, said string) {
+	t.Helper()
+	lines := strings.Split(strings.TrimSpace(said), "\n")
+	if last := lines[len(lines)-1]; !strings.Contains(last, "next: ") && !strings.Contains(last, `"next":"`) {
+		t.Errorf("the last line does not say what to do next: %s", last)
+	}
+}
+
+func TestTheLastLineOfAFailedRunSaysWhatToDo(t *testing.T) {
+	t.Parallel()
+	url := sqliteURL(t)
+	occupy(t, short(url).with(settings{"NAME": "busy"}))
+	for _, c := range []struct {
+		name string
+		set  settings
+		args []string
+		want int
+	}{
+		{"busy", settings{"NAME": "busy", "ON_BUSY": "fail"}, []string{"true"}, 75},
+		{"not reached", settings{"DB_URL": "mysql://u@127.0.0.1:1/d", "START_TIMEOUT": "100ms"}, []string{"true"}, 69},
+		{"held for too long", settings{"MAX_HOLD": "1s"}, []string{"sleep", "1000"}, 76},
+		{"wrong settings", settings{"TTL": "1"}, []string{"true"}, 78},
+		{"no command", nil, nil, 64},
+		{"not found", nil, []string{"no-such-command"}, 127},
+		{"a folder", nil, []string{"/"}, 126},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			for _, format := range []string{"json", "text"} {
+				p := startRun(t, short(url).with(settings{"LOG_FORMAT": format, "LOG_LEVEL": "info"}).with(c.set), c.args...)
+				p.wantExit(c.want)
+				said := p.said()
+				if format == "text" {
+					said = strings.ReplaceAll(said, "next=", "next: ")
+				}
+				wantNext(t, said)
+			}
+		})
+	}
+	// Where nothing is wrong, nothing is to be done.
+	for _, command := range []string{"exit 0", "exit 3", "kill -TERM $$"} {
+		p := startRun(t, short(url), "sh", "-c", command)
+		p.wait()
+		if said := p.said(); strings.Contains(said, `"next"`) {
+			t.Errorf("after %q it says what to do: %s", command, said)
+		}
+	}
+}
