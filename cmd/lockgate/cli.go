@@ -16,6 +16,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/lockgate/lockgate/internal/bootclock"
+	"github.com/lockgate/lockgate/internal/child"
 	"github.com/lockgate/lockgate/internal/config"
 	"github.com/lockgate/lockgate/internal/gatedir"
 	"github.com/lockgate/lockgate/internal/logging"
@@ -32,12 +33,14 @@ type program struct {
 	stdout  io.Writer
 	stderr  *os.File
 	threads func() // waits for those of run and exec
-	signals <-chan os.Signal
+	signals chan os.Signal
+	job     *child.Job // of run and exec
 
 	database config.Kind // of the settings, once they are read
 }
 
-// handled are the signals that lockgate acts on. SIGHUP and SIGINT stay ignored,
+// handled are the signals that lockgate acts on, but for those of job control,
+// which are for run and exec alone. SIGHUP and SIGINT stay ignored,
 // for us and for CMD, if they were when we started, as nohup does it; of the
 // others Go cannot tell.
 func handled() []os.Signal {
@@ -113,6 +116,7 @@ func (p *program) run() int {
 	}
 	if spec.startsAt {
 		p.threads = reserveThreads()
+		p.job = child.NewJob(p.signals)
 	}
 	return spec.run(p, args)
 }

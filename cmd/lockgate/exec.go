@@ -7,6 +7,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -52,6 +53,10 @@ func (p *program) runExec(args []string) int {
 			}
 		}()
 	}
+	job := &wrap.Job{Control: p.job, Terminal: child.OwnTerminal(), Group: syscall.Getpgrp()}
+	if half {
+		job.Group, job.Holder = holdingHalf(dir)
+	}
 	log, flush := p.logger(cfg)
 	defer flush()
 	return wrap.Run(wrap.Config{
@@ -66,6 +71,7 @@ func (p *program) runExec(args []string) int {
 			return config.ChildEnv(p.environ, lock, token)
 		},
 		Signals: p.signals,
+		Job:     job,
 		Quiet:   half,
 		Watch:   news,
 		Log:     log,
@@ -90,6 +96,20 @@ func parseHalf(args []string) (nonce string, news *gatedir.Watcher, half bool) {
 	}
 	unix.CloseOnExec(fd) // it is not for CMD
 	return nonce, gatedir.WatchPipe(os.NewFile(uintptr(fd), "news")), true
+}
+
+// holdingHalf returns the process group of the half that holds the lock, which is our
+// parent while it lives, and how to signal it.
+func holdingHalf(dir *gatedir.Dir) (group int, signal func(syscall.Signal) bool) {
+	pid := os.Getppid()
+	// In this order: if it lives now, it was our parent before.
+	group, err := syscall.Getpgid(pid)
+	if !dir.HolderLives() || err != nil {
+		return 0, func(syscall.Signal) bool { return false }
+	}
+	return group, func(sig syscall.Signal) bool {
+		return os.Getppid() == pid && syscall.Kill(pid, sig) == nil
+	}
 }
 
 // lookup finds CMD, before anything is asked for. A code other than 0 is the

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -56,7 +57,8 @@ func (p *program) runRun(args []string) int {
 	}
 	defer func() { _ = lock.Close() }()
 
-	r := &runner{program: p, dir: dir, log: log}
+	signal.Notify(p.signals, wrap.AskToStop)
+	r := &runner{program: p, dir: dir, log: log, again: make(chan syscall.Signal, 1)}
 	if code, err := r.start(argv); err != nil {
 		log.Error("cannot start", "err", err)
 		return code
@@ -121,7 +123,9 @@ type runner struct {
 	nonce string
 	half  *child.Process
 	news  *os.File       // what is written to it wakes the half
-	early syscall.Signal // came before the half could handle it; see pass
+	early syscall.Signal      // came before the half could handle it; see pass
+	again chan syscall.Signal // gets what shall be passed on later
+	asked bool                // to stop, by somebody else than the guarding half
 }
 
 // start starts the guarding half.
@@ -157,6 +161,7 @@ func (r *runner) start(argv []string) (code int, err error) {
 		Args:     append([]string{os.Args[0], "exec", fmt.Sprintf("%s%s,%d", halfOption, r.nonce, inherited), "--"}, argv...),
 		Env:      append(env, config.Prefix+"DIR="+r.dir.Path()),
 		NewGroup: true,
+		Restore:  r.job.Ignored(),
 	})
 	if err != nil {
 		return gatedir.CodeInternal, fmt.Errorf("start the guarding half: %w", err)
@@ -202,6 +207,7 @@ func (r *runner) wake() {
 // does not do its work: it KILLs what a dead one leaves, and everything when
 // kill-at has passed by late. It ends when all that was started is gone.
 func (r *runner) guard(watch <-chan gate.Status, lastMoment func(gate.Status) time.Duration) error {
+	defer returnTerminal(child.OwnTerminal()) // found out now, used at the end
 	alarm, err := bootclock.NewAlarm()
 	if err != nil {
 		r.killAll()
@@ -223,11 +229,25 @@ func (r *runner) guard(watch <-chan gate.Status, lastMoment func(gate.Status) ti
 				alarm.Set(lastMoment(s))
 			}
 		case sig := <-r.signals:
-			if n, ok := sig.(syscall.Signal); ok {
+			switch n, ok := sig.(syscall.Signal); {
+			case n == wrap.AskToStop:
+				r.stop()
+			case ok:
 				r.pass(n)
 			}
+		case n := <-r.again:
+			r.pass(n)
 		}
 	}
+}
+
+// stop stops this half, now that CMD and all its descendants are stopped. Of a stop
+// that the terminal has told to CMD alone, our group is told too. The renewals go on
+// by themselves: their timers are overdue then.
+func (r *runner) stop() {
+	r.job.Stop(!r.asked)
+	r.asked = false
+	_ = r.half.Signal(syscall.SIGCONT) // it may have ended
 }
 
 // killAll kills all that is left until it is gone. The lock stays held as long as
@@ -237,6 +257,9 @@ func (r *runner) killAll() {
 		r.log.Error("the command does not end, not even by SIGKILL", "err", err)
 	})
 }
+
+// youngHalf is how soon it is looked again whether the half has come of age.
+const youngHalf = 10 * time.Millisecond
 
 // pass hands a signal on to the guarding half. A half that has not asked for
 // the lock yet may be so young that the kernel's defaults still apply to it:
@@ -248,7 +271,21 @@ func (r *runner) pass(n syscall.Signal) {
 			r.early, n = n, syscall.SIGTERM
 		case syscall.SIGUSR1, syscall.SIGUSR2: // they would end it
 			return
+		case syscall.SIGTSTP: // it would stop it, and not us
+			time.AfterFunc(youngHalf, func() {
+				select {
+				case r.again <- n:
+				default: // it is being told already, or has ended
+				}
+			})
+			return
 		}
+	}
+	switch n {
+	case syscall.SIGTSTP:
+		r.asked = true
+	case syscall.SIGCONT:
+		r.asked = false // that half had reasons not to stop
 	}
 	_ = r.half.Signal(n) // it may have ended just now
 }
@@ -290,6 +327,14 @@ func replace[T any](c chan T, s T) {
 	default:
 	}
 	c <- s
+}
+
+// returnTerminal gives the terminal to our group when everybody in its foreground has
+// ended. The guarding half does that as a rule, but it may have been killed.
+func returnTerminal(t *child.Terminal) {
+	if t != nil && child.GroupIsGone(t.Foreground()) {
+		_ = t.Give(syscall.Getpgrp()) // if it fails, it is not ours to give
+	}
 }
 
 // privateDir makes a gate directory that only this user can see, in memory

@@ -23,8 +23,13 @@ func main() {
 	linger := flag.Duration("linger", 0, "after SIGTERM, live this much longer")
 	code := flag.Int("exit", 0, "exit with this code")
 	stubbornChild := flag.Bool("stubborn-grandchild", false, "the grandchild ignores SIGTERM")
+	heard := flag.String("heard", "", "write each of INT, QUIT, WINCH and USR1 that comes into this file, and go on")
 	flag.Parse()
 
+	signals := make(chan os.Signal, 64)
+	if *heard != "" {
+		signal.Notify(signals, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGWINCH, syscall.SIGUSR1)
+	}
 	if *witness != "" {
 		f, err := os.OpenFile(*witness, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 		must(err)
@@ -79,6 +84,12 @@ func main() {
 			os.Exit(*code)
 		}
 		select {
+		case sig := <-signals:
+			f, err := os.OpenFile(*heard, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
+			must(err)
+			_, err = fmt.Fprintln(f, sig)
+			must(err)
+			must(f.Close())
 		case <-told:
 			end = time.Now().Add(*linger)
 		case <-tick.C:

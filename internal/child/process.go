@@ -41,6 +41,15 @@ type Spec struct {
 
 	// NewGroup makes CMD the leader of a process group of its own.
 	NewGroup bool
+
+	// Foreground makes CMD's group, which must be a new one, the foreground group
+	// of the terminal that is our standard input and controls our session, before
+	// CMD's program runs. If the terminal is closed just then, CMD starts without.
+	Foreground bool
+
+	// Restore are signals that we ignore and CMD shall not: for it they have
+	// their default.
+	Restore []syscall.Signal
 }
 
 // Process is a started command with all its descendants. Its methods may be called
@@ -50,6 +59,10 @@ type Process struct {
 	group  bool // CMD was started as the leader of a group
 	exited chan struct{}
 	gone   chan struct{}
+	stops  chan syscall.Signal
+
+	// suspended is what Suspend has stopped; nil before and after.
+	suspended earlier
 
 	// earlier are the descendants that we had before, which are not CMD's.
 	earlier earlier
@@ -86,6 +99,7 @@ func Start(spec Spec) (*Process, error) {
 		group:  spec.NewGroup,
 		exited: make(chan struct{}),
 		gone:   make(chan struct{}),
+		stops:  make(chan syscall.Signal, 1),
 	}
 	started := make(chan error, 1)
 	go p.run(spec, started)
@@ -103,7 +117,15 @@ func (p *Process) run(spec Spec, started chan<- error) {
 	defer runtime.UnlockOSThread()
 
 	p.earlier = findEarlier()
-	pid, err := forkExec(spec)
+	var pid int
+	var err error
+	restore(spec.Restore, func() { pid, err = forkExec(spec) })
+	if spec.Foreground && (errors.Is(err, syscall.EIO) || errors.Is(err, syscall.ENOTTY)) {
+		// The terminal went away. If the file was what could not be read, that
+		// comes again.
+		spec.Foreground = false
+		restore(spec.Restore, func() { pid, err = forkExec(spec) })
+	}
 	if err != nil {
 		started <- err
 		return
@@ -198,7 +220,7 @@ func (p *Process) reapOne() (more, none bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var status syscall.WaitStatus
-	pid, err := syscall.Wait4(-1, &status, syscall.WNOHANG|waitOptions, nil)
+	pid, err := syscall.Wait4(-1, &status, syscall.WNOHANG|waitOptions|stopOptions, nil)
 	switch {
 	case errors.Is(err, syscall.EINTR):
 		return true, false
@@ -216,6 +238,11 @@ func (p *Process) reapOne() (more, none bool) {
 		return false, true
 	case err != nil, pid == 0:
 		return false, false
+	case status.Stopped():
+		if pid == p.pid && !p.reaped {
+			p.noteStop(status.StopSignal())
+		}
+		return true, false
 	}
 	if pid == p.pid && !p.reaped {
 		p.reaped, p.known, p.status = true, true, status

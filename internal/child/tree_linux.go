@@ -32,18 +32,18 @@ func BecomeSubreaper() error {
 }
 
 func sysProcAttr(spec Spec) *syscall.SysProcAttr {
-	attr := &syscall.SysProcAttr{Setpgid: spec.NewGroup}
+	attr := &syscall.SysProcAttr{Setpgid: spec.NewGroup, Foreground: spec.Foreground}
 	if spec.DeathSignal {
 		attr.Pdeathsig = syscall.SIGKILL
 	}
 	return attr
 }
 
-// waitForChild returns nil when a child has ended and can be reaped. It does not
-// reap it, because that must happen under the lock.
+// waitForChild returns nil when a child has ended and can be reaped, or was stopped.
+// It does not reap it, because that must happen under the lock.
 func waitForChild() error {
 	for {
-		err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOWAIT|unix.WALL, nil)
+		err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WSTOPPED|unix.WNOWAIT|unix.WALL, nil)
 		if !errors.Is(err, unix.EINTR) {
 			return err
 		}

@@ -15,7 +15,7 @@ const waitOptions = 0
 func BecomeSubreaper() error { return nil }
 
 func sysProcAttr(spec Spec) *syscall.SysProcAttr {
-	return &syscall.SysProcAttr{Setpgid: spec.NewGroup}
+	return &syscall.SysProcAttr{Setpgid: spec.NewGroup, Foreground: spec.Foreground}
 }
 
 // waitForChild returns after a while: waiting without reaping is not to be relied

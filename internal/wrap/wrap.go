@@ -61,6 +61,9 @@ type Config struct {
 	// Signals are passed on to CMD. Before CMD has started they end the waiting.
 	Signals <-chan os.Signal
 
+	// Job is lockgate as a job of a shell; nil without job control.
+	Job *Job
+
 	// Quiet leaves out the lines that a holder in the same process tree logs
 	// too.
 	Quiet bool
@@ -142,6 +145,12 @@ func (w *wrapper) wait() (code int, ok bool) {
 			if n, stops := StopSignal(sig); stops {
 				w.Log.Info("told to stop before the command had started", "signal", sig.String())
 				return gatedir.CodeSignal + n, false
+			}
+			if sig == syscall.SIGTSTP {
+				if n, ended := w.pause(); ended {
+					return gatedir.CodeSignal + n, false
+				}
+				sign = bootclock.Now() // the holder was stopped too
 			}
 			continue
 		case <-w.watch.C():
@@ -250,6 +259,11 @@ func (w *wrapper) run() int {
 			if n, stops := StopSignal(sig); stops {
 				return gatedir.CodeSignal + n
 			}
+			if sig == syscall.SIGTSTP {
+				if n, ended := w.pause(); ended {
+					return gatedir.CodeSignal + n
+				}
+			}
 		default:
 			pending = false
 		}
@@ -260,8 +274,12 @@ func (w *wrapper) run() int {
 			"lock", w.state.Lock, "token", w.state.Token, "reason", reason)
 		return gatedir.CodeLost
 	}
+	lent := w.lend(&spec)
 	p, err := child.Start(spec)
 	if err != nil {
+		if lent {
+			_ = w.Job.Terminal.Give(w.Job.Group) // the child may have had it for a moment
+		}
 		w.Log.Error("cannot start the command", "err", err)
 		if refused, ok := errors.AsType[*child.LookupError](err); ok {
 			return refused.Code
@@ -270,7 +288,7 @@ func (w *wrapper) run() int {
 	}
 	s := &supervisor{
 		wrapper: w, p: p, alarm: alarm, grace: time.Duration(w.state.Policy.StopGrace),
-		goesOn: w.state.Policy.OnLost == gatedir.GoOn, guarded: w.Log,
+		goesOn: w.state.Policy.OnLost == gatedir.GoOn, guarded: w.Log, lent: lent,
 	}
 	if longest := w.state.Policy.MaxHold; longest > 0 {
 		s.maxAt = time.Duration(w.state.AcquiredBoot + longest)
@@ -311,6 +329,13 @@ type supervisor struct {
 	stopped bool          // lockgate's own stop has begun; it is never undone
 	sweepAt time.Duration // CMD has ended: what it left is killed then; 0 before
 	killing chan struct{} // closed when KILL has done its work; nil before
+
+	// See terminal.go.
+	left      bool // CMD has ended
+	suspended bool // it and all else is stopped until lockgate is continued
+	lent      bool // the terminal is CMD's
+	front     int  // the group that had it when it was taken back; 0 before
+	stranded  bool // CMD was told that it will not get it
 }
 
 func (s *supervisor) supervise() int {
@@ -336,11 +361,16 @@ func (s *supervisor) supervise() int {
 			s.ended()
 			s.sweep()
 		case sig := <-s.Signals:
-			s.pass(sig)
+			if !s.control(sig) {
+				s.pass(sig)
+			}
+		case sig := <-s.p.Stops():
+			s.halted(sig)
 		case <-s.watch.C():
 			s.look()
 		case <-look.C:
 			look.Reset(lookEvery)
+			s.offer()
 			s.look()
 		case <-s.alarm.C():
 		}
@@ -352,7 +382,7 @@ func (s *supervisor) supervise() int {
 // look follows the holder: its deadlines, and its word that the lock is lost. A
 // stop that has begun is not undone.
 func (s *supervisor) look() {
-	if s.stopped {
+	if s.stopped || s.suspended {
 		return
 	}
 	held, reason := s.follow()
@@ -394,6 +424,10 @@ func (s *supervisor) lose(why string) {
 // act does what the clock asks for.
 func (s *supervisor) act() {
 	now := bootclock.Now()
+	if s.suspended {
+		s.expire()
+		return
+	}
 	if !s.stopped && !s.unguarded && now >= s.stopAt {
 		s.look() // we may have been frozen while the deadlines were moved on
 	}
@@ -421,10 +455,10 @@ func (s *supervisor) arm() {
 	if s.stopped || !s.goesOn {
 		add(s.killAt)
 	}
-	if !s.stopped && !s.unguarded {
+	if !s.stopped && !s.unguarded && !s.suspended {
 		add(s.stopAt)
 	}
-	if !s.stopped && s.maxAt > 0 {
+	if !s.stopped && !s.suspended && s.maxAt > 0 {
 		add(s.maxAt)
 	}
 	if s.sweepAt > 0 {
@@ -444,8 +478,10 @@ func (s *supervisor) stop(why string) {
 	if s.goesOn {
 		s.killAt = now + s.grace // the lease's own end has no say
 	}
+	if now < s.killAt { // else a process that is stopped would be continued by it
+		s.term()
+	}
 	s.killAt = min(s.killAt, now+s.grace)
-	s.term()
 	s.Log.Error("stopping the command", "lock", s.state.Lock, "token", s.state.Token,
 		"reason", why, "killed_in", (s.killAt - now).Round(time.Millisecond))
 }
@@ -472,6 +508,8 @@ func (s *supervisor) kill() {
 }
 
 func (s *supervisor) ended() {
+	s.left, s.suspended = true, false
+	s.takeBack()
 	level := slog.LevelInfo
 	if s.p.ExitCode() == 0 {
 		level = slog.LevelDebug // as everybody expects

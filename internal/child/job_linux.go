@@ -1,0 +1,175 @@
+package child
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// stopOptions: a child that was stopped is told too.
+const stopOptions = syscall.WUNTRACED
+
+// ignoredNow returns the signals that this process ignores. Go cannot tell for
+// most of them.
+func ignoredNow() []syscall.Signal {
+	text, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return nil
+	}
+	for line := range bytes.Lines(text) {
+		rest, ok := bytes.CutPrefix(line, []byte("SigIgn:"))
+		if !ok {
+			continue
+		}
+		mask, err := strconv.ParseUint(string(bytes.TrimSpace(rest)), 16, 64)
+		if err != nil {
+			return nil
+		}
+		var sigs []syscall.Signal
+		for n := range 64 {
+			if mask&(1<<n) != 0 {
+				sigs = append(sigs, syscall.Signal(n+1))
+			}
+		}
+		return sigs
+	}
+	return nil
+}
+
+// stopSelf stops this process by SIGTSTP, which the caller has had Go ignore. The
+// signal goes to the calling thread, so that the call returns either after the
+// process was continued, or because the kernel has dropped it: of a signal to the
+// process, another thread might take notice later. os/signal cannot give a signal
+// its default back once it was caught, so the kernel is asked.
+func stopSelf() {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	// struct sigaction, all zero: the default. It is at most this long anywhere.
+	var action [8]uint64
+	const maskBytes = 8
+	if _, _, errno := syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, uintptr(syscall.SIGTSTP),
+		uintptr(unsafe.Pointer(&action)), 0, maskBytes, 0, 0); errno != 0 {
+		return
+	}
+	_ = unix.Tgkill(os.Getpid(), unix.Gettid(), unix.SIGTSTP) // it is our own thread
+}
+
+func foregroundGroup(fd int) (int, error) {
+	group, err := unix.IoctlGetUint32(fd, unix.TIOCGPGRP)
+	return int(group), err
+}
+
+// Orphaned reports whether nobody could continue a process group if it were stopped:
+// no member has a parent outside of it in the same session.
+func Orphaned(group int) bool {
+	pids, err := processes()
+	if err != nil {
+		return false
+	}
+	for _, pid := range pids {
+		s, err := readStat(pid)
+		if err != nil || s.group != group || s.dead() || s.parent <= 1 {
+			continue
+		}
+		of, err1 := unix.Getpgid(s.parent)
+		session, err2 := unix.Getsid(s.parent)
+		own, err3 := unix.Getsid(pid)
+		if err1 == nil && err2 == nil && err3 == nil && of != group && session == own {
+			return false
+		}
+	}
+	return true
+}
+
+// halted reports whether a process executes nothing because it was stopped.
+func (s stat) halted() bool { return s.state == 'T' || s.state == 't' }
+
+// Halted reports whether CMD itself is stopped now.
+func (p *Process) Halted() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s, err := readStat(p.pid)
+	return !p.reaped && err == nil && s.halted()
+}
+
+// HasGroup reports whether CMD or a descendant that lives is in a process group.
+func (p *Process) HasGroup(group int) bool {
+	tree, _ := scan(p.earlier)
+	for _, d := range tree {
+		if d.group == group && !d.dead() {
+			return true
+		}
+	}
+	return false
+}
+
+// Suspend stops CMD's group and every other descendant by SIGSTOP, and returns nil
+// when none of them executes anything any more. It gives up after limit, and its
+// error says what still runs. Whoever was stopped before, outside of CMD's group, is
+// left out of it, and of [Process.Resume]. The two are for one goroutine.
+func (p *Process) Suspend(limit time.Duration) error {
+	const longest = 10 * time.Millisecond
+	end := time.Now().Add(limit)
+	p.suspended = make(earlier)
+	for pause := time.Millisecond; ; pause = min(2*pause, longest) {
+		tree, err := scan(p.earlier)
+		errs := []error{err}
+		// The group first: it misses no process that is being forked, and a shell
+		// in it does not get to see that its children were stopped.
+		_, err = p.signalGroup(tree, syscall.SIGSTOP)
+		errs = append(errs, err)
+		var running []int
+		for _, d := range tree {
+			if d.dead() || d.halted() {
+				continue
+			}
+			// One that waits in the kernel stops before it comes back from there.
+			if start, told := p.suspended[d.pid]; !told || start != d.start || d.state != 'D' {
+				running = append(running, d.pid)
+			}
+			sent, err := p.signalOne(tree, d, syscall.SIGSTOP)
+			if sent {
+				p.suspended[d.pid] = d.start
+			}
+			errs = append(errs, err)
+		}
+		if len(running) == 0 {
+			return errors.Join(errs...)
+		}
+		if time.Now().After(end) {
+			return errors.Join(append(errs, fmt.Errorf("suspend: processes %v still run", running))...)
+		}
+		time.Sleep(pause)
+	}
+}
+
+// Resume continues CMD's group and what [Process.Suspend] has stopped. Children come
+// before their parents, so that a shell among them does not see them stopped.
+func (p *Process) Resume() error {
+	tree, err := scan(p.earlier)
+	errs := []error{err}
+	var told []stat
+	for _, d := range tree {
+		if start, ok := p.suspended[d.pid]; ok && start == d.start && (!p.group || d.group != p.pid) {
+			told = append(told, d)
+		}
+	}
+	slices.SortFunc(told, func(a, b stat) int { return cmp.Compare(b.start, a.start) })
+	for _, d := range told {
+		_, err := p.signalOne(tree, d, syscall.SIGCONT)
+		errs = append(errs, err)
+	}
+	p.suspended = nil
+	_, err = p.signalGroup(tree, syscall.SIGCONT)
+	return errors.Join(append(errs, err)...)
+}
