@@ -85,7 +85,7 @@ func newShell(t *testing.T, s settings, more ...string) *pty {
 	environ := append(s.environ(), "XDG_RUNTIME_DIR="+t.TempDir(), "lockgate="+built.lockgate, "puppet="+built.puppet, "TERM=vt100")
 	p := newPty(t, append(environ, more...), "bash", "--norc", "--noprofile", "--noediting", "-i")
 	// Without an echo, what is on the screen was written by a program.
-	p.say("stty -echo; PS1=; PS2=")
+	p.say("stty -echo; PS1=; PS2=; set -o pipefail")
 	p.say("echo r''eady")
 	p.await("ready\r\n")
 	return p
