@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
@@ -92,7 +93,34 @@ func Orphaned(group int) bool {
 }
 
 // halted reports whether a process executes nothing because it was stopped.
-func (s stat) halted() bool { return s.state == 'T' || s.state == 't' }
+func (s stat) halted() bool {
+	switch s.state {
+	case 'T', 't':
+		return true
+	case 'Z': // its first thread has ended; the others go on
+		return s.threads > 1 && threadsHalted(s.pid)
+	default:
+		return false
+	}
+}
+
+// threadsHalted reports whether all threads of a process have stopped or ended.
+func threadsHalted(pid int) bool {
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	if err != nil {
+		return false
+	}
+	for _, thread := range threads {
+		text, err := os.ReadFile(thread)
+		if err != nil {
+			continue // that thread has ended
+		}
+		if s, err := parseStat(text); err != nil || !bytes.ContainsRune([]byte("TtZX"), rune(s.state)) {
+			return false
+		}
+	}
+	return true
+}
 
 // Halted reports whether CMD itself is stopped now.
 func (p *Process) Halted() bool {
