@@ -4,9 +4,11 @@ package e2e
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -601,6 +603,95 @@ func TestColoursAreForTerminals(t *testing.T) {
 			p.wantCode(0)
 			if got := strings.Contains(p.text(), "\x1b["); got != c.want {
 				t.Errorf("colours in the log: %v; want %v", got, c.want)
+			}
+		})
+	}
+}
+
+func TestAStoppedJobThatIsContinuedInTimeIsRenewedAgain(t *testing.T) {
+	t.Parallel()
+	const ttl, stop = 10 * time.Second, 2 * time.Second // several renewals are left out
+	p, at := newShell(t, short(sqliteURL(t)).with(settings{"TTL": ttl.String()})), newStage(t)
+	p.say(`"$lockgate" run -- %s`, at.family())
+	pids := at.members(p)
+	p.stops()
+	stopped := time.Now()
+	<-time.After(stop) // no event: nothing happens
+	p.say("fg")
+	await(t, "CMD outlives the lease that it had", func() bool { return lastBeat(t, at.beat()).After(stopped.Add(ttl)) })
+	wantStates(t, false, pids)
+	touch(t, at.curtain())
+	p.wantCode(0)
+}
+
+func TestCtrlZAtAnyMomentOfTheStart(t *testing.T) {
+	t.Parallel()
+	const starts = 30
+	p := newShell(t, lasting(t))
+	var whole time.Duration // of a start, as it was first seen
+	for i := range starts {
+		at := newStage(t)
+		began := time.Now()
+		p.say(`"$lockgate" run -- %s`, at.family())
+		await(t, "the job has the terminal", func() bool { return p.foreground() != p.cmd.Process.Pid })
+		if i == 0 {
+			awaitFile(t, at.witness())
+			whole = time.Since(began)
+		} else {
+			<-time.After(rand.N(whole)) // no event: the moment is what is tried
+		}
+		p.stops()
+		for _, pid := range marked(p.mark) {
+			args, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+			if strings.HasPrefix(string(args), built.puppet) && stateOf(pid) != "T" {
+				t.Errorf("process %d is in state %q; want it stopped", pid, stateOf(pid))
+			}
+		}
+		p.say("fg")
+		at.members(p)
+		touch(t, at.curtain())
+		p.wantCode(0)
+	}
+}
+
+// What a command ignores from its start it has from lockgate's parent.
+func TestTheSignalsThatCMDIgnores(t *testing.T) {
+	t.Parallel()
+	const show = "grep SigIgn /proc/self/status"
+	ignores := func(p *pty, command string) uint64 {
+		p.t.Helper()
+		p.say("%s", command)
+		p.await("SigIgn:\t")
+		mask, err := strconv.ParseUint(strings.TrimSpace(p.await("\n")), 16, 64)
+		must(p.t, err)
+		p.wantCode(0)
+		return mask
+	}
+	const (
+		tstp = 1 << (syscall.SIGTSTP - 1)
+		ttin = 1 << (syscall.SIGTTIN - 1)
+		ttou = 1 << (syscall.SIGTTOU - 1)
+	)
+	for _, c := range []struct {
+		name, before, after string
+		more                uint64 // than without lockgate
+	}{
+		{"on the terminal", "", "", 0},
+		{"on the terminal, by a parent that ignores them", "trap '' TSTP TTIN TTOU; ", "", 0},
+		// It would be stopped where nobody could bring it to the foreground.
+		{"in a pipeline", "", " | cat", ttin | ttou},
+		{"in a pipeline, by a parent that ignores them", "trap '' TSTP TTIN TTOU; ", " | cat", 0},
+		{"without a terminal", "setsid -w ", "", 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			p := newShell(t, lasting(t))
+			line := func(lockgate string) string {
+				return "(" + c.before + lockgate + show + c.after + ")"
+			}
+			want := ignores(p, line("")) | c.more
+			if got := ignores(p, line(`"$lockgate" run -- `)); got != want {
+				t.Errorf("CMD ignores %#x; want %#x (of them TSTP %#x, TTIN %#x, TTOU %#x)", got, want, tstp, ttin, ttou)
 			}
 		})
 	}

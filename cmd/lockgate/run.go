@@ -140,6 +140,9 @@ func (r *runner) start(argv []string) (code int, err error) {
 		if n, stops := wrap.StopSignal(sig); stops {
 			return gatedir.CodeSignal + n, fmt.Errorf("told to stop by signal %s", sig)
 		}
+		if sig == syscall.SIGTSTP {
+			r.again <- syscall.SIGTSTP // it has room for one
+		}
 	default:
 	}
 	self, err := selfPath()
