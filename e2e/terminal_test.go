@@ -244,6 +244,27 @@ func TestAStoppedJobIsKilledBeforeItsLeaseEnds(t *testing.T) {
 	p.wantCode(76)
 }
 
+// ON_LOST=continue says that the command's work is worth more than the lock.
+func TestAJobThatGoesOnWithoutTheLockIsContinuedAfterItsLease(t *testing.T) {
+	t.Parallel()
+	s := short(sqliteURL(t))
+	p, at, second := newShell(t, s.with(settings{"ON_LOST": "continue"})), newStage(t), newStage(t)
+	p.say(`"$lockgate" run -- %s`, at.family())
+	pids := at.members(p)
+	p.stops()
+	other := second.run(t, s.with(settings{"ON_BUSY": "wait"}))
+	awaitFile(t, second.witness())
+	wantStates(t, true, pids)
+	p.say("fg")
+	p.await("goes on without the lock")
+	at.awaitBeats(t)
+	wantStates(t, false, pids)
+	touch(t, at.curtain())
+	touch(t, second.curtain())
+	p.wantCode(0)
+	other.wantExit(0)
+}
+
 func TestCtrlZWhileWaitingStopsLockgate(t *testing.T) {
 	t.Parallel()
 	s := lasting(t)
@@ -656,8 +677,10 @@ func TestCtrlZAtAnyMomentOfTheStart(t *testing.T) {
 		p.stops()
 		for _, pid := range marked(p.mark) {
 			args, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-			if strings.HasPrefix(string(args), built.puppet) && stateOf(pid) != "T" {
-				t.Errorf("process %d is in state %q; want it stopped", pid, stateOf(pid))
+			// One that waits for its child to execute a program is in D: it stops as
+			// soon as that, which is stopped, has done so.
+			if state := stateOf(pid); strings.HasPrefix(string(args), built.puppet) && state != "T" && state != "D" {
+				t.Errorf("process %d is in state %q; want it stopped", pid, state)
 			}
 		}
 		p.say("fg")
