@@ -240,6 +240,13 @@ func (r *runner) guard(watch <-chan gate.Status, lastMoment func(gate.Status) ti
 			}
 		case n := <-r.again:
 			r.pass(n)
+		case sig := <-r.half.Stops():
+			// The terminal's stop signal was meant for our group, in which that half
+			// was for a moment when it was made, and it did not handle it yet. We have
+			// got it too, and pass it on in time.
+			if sig != syscall.SIGSTOP {
+				_ = r.half.Signal(syscall.SIGCONT)
+			}
 		}
 	}
 }

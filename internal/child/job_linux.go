@@ -201,3 +201,38 @@ func (p *Process) Resume() error {
 	_, err = p.signalGroup(tree, syscall.SIGCONT)
 	return errors.Join(append(errs, err)...)
 }
+
+// unstick continues a child that is stopped before it executes its program, from now
+// on until the returned function is called. We wait for it meanwhile, which no signal
+// but SIGKILL interrupts (CLONE_VFORK, clone(2)), so we could not stop ourselves, and
+// the shell continues us only once we have. The terminal's stop signal comes to it
+// with ours as long as it is in our group, after its fork; then nothing is lost. In a
+// group of its own in the foreground it alone gets it: end reports that it shall be
+// stopped again.
+func (p *Process) unstick() (end func() (again bool)) {
+	quit, ended := make(chan struct{}), make(chan struct{})
+	again := false
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-quit:
+				return
+			case <-time.After(10 * time.Millisecond): // seldom: a start is quicker
+			}
+			pids, _ := processes()
+			for _, pid := range pids {
+				// It cannot be reaped meanwhile, for that is done later.
+				if s, err := readStat(pid); err == nil && s.parent == os.Getpid() && s.halted() && !p.earlier.has(s) {
+					again = again || s.group == pid
+					_ = syscall.Kill(pid, syscall.SIGCONT)
+				}
+			}
+		}
+	}()
+	return func() bool {
+		close(quit)
+		<-ended
+		return again
+	}
+}

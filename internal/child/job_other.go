@@ -40,3 +40,6 @@ func (p *Process) Resume() error {
 	_, err := p.SignalAll(syscall.SIGCONT)
 	return err
 }
+
+// unstick does nothing: Go does not wait for a child's program in the kernel here.
+func (p *Process) unstick() (end func() (again bool)) { return func() bool { return false } }

@@ -117,6 +117,7 @@ func (p *Process) run(spec Spec, started chan<- error) {
 	defer runtime.UnlockOSThread()
 
 	p.earlier = findEarlier()
+	unstick := p.unstick()
 	var pid int
 	var err error
 	restore(spec.Restore, func() { pid, err = forkExec(spec) })
@@ -126,11 +127,15 @@ func (p *Process) run(spec Spec, started chan<- error) {
 		spec.Foreground = false
 		restore(spec.Restore, func() { pid, err = forkExec(spec) })
 	}
+	stopped := unstick()
 	if err != nil {
 		started <- err
 		return
 	}
 	p.pid = pid
+	if stopped {
+		_ = syscall.Kill(-pid, syscall.SIGTSTP) // it may have ended
+	}
 	started <- nil
 	p.reapAll()
 }
