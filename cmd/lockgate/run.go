@@ -122,7 +122,7 @@ type runner struct {
 	log   *slog.Logger
 	nonce string
 	half  *child.Process
-	news  *os.File       // what is written to it wakes the half
+	news  *os.File            // what is written to it wakes the half
 	early syscall.Signal      // came before the half could handle it; see pass
 	again chan syscall.Signal // gets what shall be passed on later
 	asked bool                // to stop, by somebody else than the guarding half
