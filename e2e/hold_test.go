@@ -555,6 +555,12 @@ func TestTheLastLineOfAFailedRunSaysWhatToDo(t *testing.T) {
 			}
 		})
 	}
+	dir := t.TempDir()
+	s := sidecar(t, dir, short(url).with(settings{"NAME": "busy", "ON_BUSY": "fail"}))
+	main := execute(t, dir, "true")
+	main.wantExit(75)
+	wantNext(t, main.said())
+	s.awaitOutput(`"next":"`)
 	// Where nothing is wrong, nothing is to be done.
 	for _, command := range []string{"exit 0", "exit 3", "kill -TERM $$"} {
 		p := startRun(t, short(url), "sh", "-c", command)

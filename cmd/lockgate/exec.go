@@ -73,8 +73,13 @@ func (p *program) runExec(args []string) int {
 		Signals: p.signals,
 		Job:     job,
 		Quiet:   half,
-		Watch:   news,
-		Log:     log,
+		Failed: func(code int) {
+			if !half || code != gatedir.CodeUnavailable && code != gatedir.CodeBusy && code != gatedir.CodeLost && code != gatedir.CodeConfig {
+				p.logNext(log, code, nil) // else the other half says it, who knows why
+			}
+		},
+		Watch: news,
+		Log:   log,
 	})
 }
 

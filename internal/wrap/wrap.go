@@ -72,6 +72,10 @@ type Config struct {
 	// stands for the directory's own.
 	Watch *gatedir.Watcher
 
+	// Failed, when set, is told of a code that is our own and means that something
+	// went wrong. It is called as the last thing.
+	Failed func(code int)
+
 	Log *slog.Logger
 }
 
@@ -84,6 +88,16 @@ func Run(cfg Config) int {
 		w.watch = cfg.Dir.Watch()
 	}
 	defer w.watch.Close()
+	code := w.exec()
+	if !w.expected && cfg.Failed != nil {
+		cfg.Failed(code)
+	}
+	return code
+}
+
+// exec is Run.
+func (w *wrapper) exec() int {
+	cfg := w.Config
 	if err := child.BecomeSubreaper(); err != nil {
 		w.Log.Error("cannot look after what the command would start", "err", err)
 		return gatedir.CodeInternal
@@ -127,6 +141,8 @@ type wrapper struct {
 	watch   *gatedir.Watcher
 	request gatedir.Request
 
+	expected bool // the exit code is CMD's, a skip's or a signal's, and no failure
+
 	state  gatedir.State // the verdict that CMD runs on
 	stopAt time.Duration
 	killAt time.Duration
@@ -144,10 +160,12 @@ func (w *wrapper) wait() (code int, ok bool) {
 		case sig := <-w.Signals:
 			if n, stops := StopSignal(sig); stops {
 				w.Log.Info("told to stop before the command had started", "signal", sig.String())
+				w.expected = true
 				return gatedir.CodeSignal + n, false
 			}
 			if sig == syscall.SIGTSTP {
 				if n, ended := w.pause(); ended {
+					w.expected = true
 					return gatedir.CodeSignal + n, false
 				}
 				sign = bootclock.Now() // the holder was stopped too
@@ -231,6 +249,7 @@ func (w *wrapper) verdict(state gatedir.State, now time.Duration) (code int, ok 
 		return 0, true
 	case gatedir.Skipped:
 		w.Log.Log(ctx, w.level(slog.LevelInfo), "lock is busy, skipping", "lock", state.Lock, "reason", state.Reason)
+		w.expected = true
 		return state.Policy.SkipExitCode, false
 	default:
 		w.Log.Log(ctx, w.level(slog.LevelError), "the command does not run", "lock", state.Lock, "outcome", string(state.Verdict), "reason", state.Reason)
@@ -257,10 +276,12 @@ func (w *wrapper) run() int {
 		select {
 		case sig := <-w.Signals:
 			if n, stops := StopSignal(sig); stops {
+				w.expected = true
 				return gatedir.CodeSignal + n
 			}
 			if sig == syscall.SIGTSTP {
 				if n, ended := w.pause(); ended {
+					w.expected = true
 					return gatedir.CodeSignal + n
 				}
 			}
@@ -355,6 +376,7 @@ func (s *supervisor) supervise() int {
 			if s.stopped {
 				return gatedir.CodeLost
 			}
+			s.expected = true
 			return s.p.ExitCode()
 		case <-exited:
 			exited = nil
