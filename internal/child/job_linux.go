@@ -152,8 +152,7 @@ func (p *Process) Suspend(limit time.Duration) error {
 	for pause := time.Millisecond; ; pause = min(2*pause, longest) {
 		tree, err := scan(p.earlier)
 		errs := []error{err}
-		// The group first: it misses no process that is being forked, and a shell
-		// in it does not get to see that its children were stopped.
+		// The group first: that misses no process that is being forked.
 		_, err = p.signalGroup(tree, syscall.SIGSTOP)
 		errs = append(errs, err)
 		var running []int
@@ -164,6 +163,9 @@ func (p *Process) Suspend(limit time.Duration) error {
 			// One that waits in the kernel stops before it comes back from there.
 			if start, told := p.suspended[d.pid]; !told || start != d.start || d.state != 'D' {
 				running = append(running, d.pid)
+			}
+			if up, ok := tree[d.parent]; ok && !up.dead() && !up.halted() && up.state != 'D' {
+				continue // after its parent, which may be a shell that looks for stopped jobs
 			}
 			sent, err := p.signalOne(tree, d, syscall.SIGSTOP)
 			if sent {
