@@ -46,10 +46,16 @@ func (p *program) sayNext(code int, err error) int {
 	return code
 }
 
-// logNext is sayNext where there is a logger.
+// logNext is sayNext where there is a logger. It is information, but shall be seen
+// by who wants errors alone.
 func (p *program) logNext(log *slog.Logger, code int, err error) {
+	ctx := context.Background()
+	level := slog.LevelInfo
+	if !log.Enabled(ctx, level) {
+		level = slog.LevelError
+	}
 	if next := p.next(code, err); next != "" {
-		log.Error("what to do next", "next", next, "code", code)
+		log.Log(ctx, level, "what to do next", "next", next, "code", code)
 	}
 }
 
