@@ -20,7 +20,8 @@
 //	                                  ▼
 //	                              acquired ◀──┐ renewed
 //	                                  │ │ └───┘
-//	                work has returned │ │ not renewed by stop-at, or "not yours"
+//	                work has returned │ │ not renewed by stop-at, "not yours",
+//	                                  │ │ or held for MaxHold
 //	                                  │ ▼
 //	                                  │ lost ── work has returned ─┐
 //	                                  ▼                            ▼
@@ -33,6 +34,11 @@
 //	end     = t0 + the life granted
 //	kill at = end − SafetyMargin
 //	stop at = kill at − StopGrace
+//
+// and with MaxHold
+//
+//	stop at ≤ acquired + MaxHold
+//	kill at ≤ stop at + StopGrace
 //
 // so a slow answer cannot stretch the window, and work that is told to stop at
 // stop-at and is killed at kill-at is dead SafetyMargin before anyone else can
@@ -51,6 +57,11 @@
 //     stop-at; only the store's "not yours" is final.
 //   - A deadline that has been published and has passed is never moved.
 //   - Whoever gives up with an acquire of unknown outcome undoes it.
+//   - A holder of the same run is never a reason to skip or to fail at once.
+//
+// With GoOn the work is not told of a loss, and lost becomes acquired again, with
+// deadlines ahead, when the store renews after all. [Take] is the upper half of the
+// picture alone: it ends with acquired.
 //
 // # What it does not guarantee
 //

@@ -72,6 +72,7 @@ const (
 	settleLimit       = 10 * time.Second       // for a release, or for undoing an acquire
 	repeatLogEvery    = 15 * time.Second       // the same trouble is logged again this often
 	minCall           = 100 * time.Millisecond // a store call is given at least this long
+	whyLimit          = time.Second            // for asking why the lease is lost
 )
 
 // Config says what a gate guards and by which policy. Durations must have been
@@ -525,21 +526,26 @@ func (g *gate) keep(ctx context.Context, h hold, work func(context.Context, db.L
 		if cause := r.step(cctx); cause != nil {
 			stopWork(cause)
 		}
+		if r.unexplained { // the work was told before anything else is asked
+			r.unexplained = false
+			r.askWhy(cctx)
+		}
 	}
 }
 
 // renewer keeps one lease alive.
 type renewer struct {
 	*gate
-	hold     hold
-	next     time.Duration // when to renew
-	failures int
-	lost     error         // why the lease is not trusted any more
-	stopped  bool          // the work was told to stop, which is never undone
-	final    bool          // the store said "not yours": no more renewals
-	remind   time.Duration // when to say again that the work goes on without the lock
-	guarded  *slog.Logger  // the logger of a work that is guarded
-	skew     time.Duration // wall clock − boot clock, at the last look
+	hold        hold
+	next        time.Duration // when to renew
+	failures    int
+	lost        error         // why the lease is not trusted any more
+	stopped     bool          // the work was told to stop, which is never undone
+	final       bool          // the store said "not yours": no more renewals
+	unexplained bool          // why it did has not been asked
+	remind      time.Duration // when to say again that the work goes on without the lock
+	guarded     *slog.Logger  // the logger of a work that is guarded
+	skew        time.Duration // wall clock − boot clock, at the last look
 }
 
 // sleep is how long nothing needs to be done.
@@ -671,12 +677,47 @@ func (r *renewer) renew(ctx context.Context) error {
 	case errors.Is(err, db.ErrLost):
 		r.final = true
 		if !r.stopped {
+			r.unexplained = true
 			return r.lose(err)
 		}
 	default:
 		r.retry(err)
 	}
 	return nil
+}
+
+// askWhy finds out for people why the store has said "not yours": somebody has
+// unlocked it, or we came too late and another has it. Nothing depends on it.
+func (r *renewer) askWhy(ctx context.Context) {
+	admin, ok := r.Store.(db.Admin)
+	if !ok {
+		return
+	}
+	cctx, cancel := r.limit(ctx, min(r.CallLimit, whyLimit))
+	rows, err := admin.List(cctx, r.Request.Name)
+	cancel()
+	if err != nil || len(rows) != 1 {
+		return
+	}
+	row, lease := rows[0], r.hold.lease
+	var why string
+	switch {
+	case row.Owner != lease.Owner || row.Token != lease.Token:
+		why = fmt.Sprintf("it is held by %q since %s", row.Owner, rounded(row.Age))
+	case row.Revoked:
+		why = "it was revoked, as lockgate unlock does"
+	case row.Released:
+		why = "it was released"
+	case row.Remaining <= 0:
+		why = fmt.Sprintf("it ended %s ago, and was not renewed in time", rounded(-row.Remaining))
+	default:
+		return
+	}
+	r.lost = fmt.Errorf("%w: %s", r.lost, why)
+	r.log.Warn("why the lock is lost", "token", lease.Token, "reason", why)
+	if err := r.Publish(r.hold.status(Lost, r.lost)); err != nil {
+		r.log.Error("publish verdict", "err", err)
+	}
 }
 
 // extend notes that the store keeps the lease for us, although nobody trusts it

@@ -472,3 +472,59 @@ func TestARefusalWhileWaitingIsNotFinal(t *testing.T) {
 		})
 	}
 }
+
+func TestALossSaysWhy(t *testing.T) {
+	for name, c := range map[string]struct {
+		fault func(r *rig)
+		says  string
+	}{
+		"revoked": {func(r *rig) {
+			must(r.t, r.server.Open(memory.Hooks{}).Revoke(context.Background(), "nightly", r.row().Token, false))
+		}, "it was revoked"},
+		"taken by another": {func(r *rig) {
+			must(r.t, r.server.Open(memory.Hooks{}).Revoke(context.Background(), "nightly", r.row().Token, true))
+			r.hold(time.Minute)
+		}, `held by \"b/1\"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t)
+				time.AfterFunc(5*time.Second, func() { c.fault(r) })
+				var cause error
+				status := r.run(t.Context(), untilTold(&cause, time.Second))
+				if !errors.Is(status.Err, db.ErrLost) || !strings.Contains(r.log.String(), c.says) {
+					t.Errorf("Run = %+v; want lost, and %q in the log", status, c.says)
+				}
+				lost, _ := r.first(gate.Lost)
+				if !errors.Is(lost.Err, db.ErrLost) {
+					t.Errorf("first published %+v; want lost", lost)
+				}
+			})
+		})
+	}
+	t.Run("the work is told before anything is asked", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t)
+			time.AfterFunc(5*time.Second, func() {
+				must(r.t, r.server.Open(memory.Hooks{}).Revoke(context.Background(), "nightly", r.row().Token, false))
+			})
+			asked := time.Duration(-1)
+			r.hooks.Before = func(ctx context.Context, c memory.Call) error {
+				if c.Op == memory.List && asked < 0 {
+					asked = time.Since(r.began)
+					<-ctx.Done() // it does not answer
+					return context.Cause(ctx)
+				}
+				return nil
+			}
+			var told time.Duration
+			r.run(t.Context(), func(ctx context.Context, _ db.Lease) {
+				<-ctx.Done()
+				told = time.Since(r.began)
+			})
+			if asked < 0 || told != asked {
+				t.Errorf("the work was told after %s, the store asked after %s; want both at once", told, asked)
+			}
+		})
+	})
+}
