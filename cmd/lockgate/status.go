@@ -248,7 +248,8 @@ type podState struct {
 	Reason     string     `json:"reason"`
 	OnLost     string     `json:"on_lost"`
 
-	standing bool // nobody renews the lease
+	standing  bool // nobody renews the lease
+	unwrapped bool
 }
 
 // thisPod reads the gate directory, if there is one with a state of this boot
@@ -281,7 +282,7 @@ func podOf(dir string, state gatedir.State, ended bool, now time.Duration) *podS
 	pod := &podState{
 		Dir: dir, Verdict: string(state.Verdict), Lock: state.Lock,
 		Holder: readable(state.Owner), Owner: state.Owner, Token: state.Token, Reason: state.Reason,
-		OnLost: state.Policy.OnLost, standing: state.Standing,
+		OnLost: state.Policy.OnLost, standing: state.Standing, unwrapped: state.Policy.Unwrapped,
 	}
 	if !state.AcquiredAt.IsZero() {
 		pod.AcquiredAt = &state.AcquiredAt
@@ -297,6 +298,10 @@ func podOf(dir string, state gatedir.State, ended bool, now time.Duration) *podS
 // summary is the verdict in words.
 func (pod *podState) summary(ended bool) string {
 	goesOn := pod.OnLost == gatedir.GoOn
+	stopped := "the command is being stopped"
+	if pod.unwrapped {
+		stopped = "main is not to run any more, see its liveness probe (LOCKGATE_WRAPPED=false)"
+	}
 	switch gatedir.Verdict(pod.Verdict) {
 	case gatedir.Waiting:
 		return "waiting for the lock"
@@ -309,7 +314,7 @@ func (pod *podState) summary(ended bool) string {
 		case goesOn:
 			return "acquired, but not renewed in time; the command goes on without the lock (LOCKGATE_ON_LOST=continue)"
 		default:
-			return "acquired, but not renewed in time; the command is being stopped"
+			return "acquired, but not renewed in time; " + stopped
 		}
 	case gatedir.Lost:
 		switch {
@@ -318,7 +323,7 @@ func (pod *podState) summary(ended bool) string {
 		case goesOn:
 			return "lost; the command goes on without the lock (LOCKGATE_ON_LOST=continue)"
 		default:
-			return "lost; the command is being stopped"
+			return "lost; " + stopped
 		}
 	case gatedir.Skipped:
 		return "skipped; the lock was busy, the command does not run"

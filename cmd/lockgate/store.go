@@ -104,6 +104,7 @@ func policy(cfg config.Config) gatedir.Policy {
 		StopGrace:    gatedir.Duration(cfg.StopGrace),
 		SkipExitCode: cfg.SkipExitCode,
 		MaxHold:      gatedir.Duration(cfg.MaxHold),
+		Unwrapped:    !cfg.Wrapped,
 	}
 	if cfg.OnLost == config.Continue {
 		p.OnLost = gatedir.GoOn

@@ -155,7 +155,8 @@ type Policy struct {
 	StopGrace    Duration `json:"stop_grace"`     // from SIGTERM to SIGKILL when lockgate stops CMD
 	SkipExitCode int      `json:"skip_exit_code"` // exec's exit code for Skipped
 	MaxHold      Duration `json:"max_hold,omitempty"`
-	OnLost       string   `json:"on_lost,omitempty"` // GoOn, or empty: CMD is stopped
+	OnLost       string   `json:"on_lost,omitempty"`   // GoOn, or empty: CMD is stopped
+	Unwrapped    bool     `json:"unwrapped,omitempty"` // no exec follows this; for people
 }
 
 // GoOn is the policy by which CMD goes on when the lock is lost.

@@ -221,3 +221,27 @@ func TestAHolderBusyWithAnEarlierRequestIsNotTakenForDead(t *testing.T) {
 	r.ready(nil)
 	r.wantEnd(3)
 }
+
+// Such a sidecar would never answer, and it needs its own request.
+func TestAnExecBesideASidecarThatDoesNotExpectItIsRefused(t *testing.T) {
+	t.Parallel()
+	s := standing(t, gatedir.Acquired, far, func(s *gatedir.State) { s.Standing, s.Policy.Unwrapped = false, true })
+	if err := s.dir.WriteRequest(gatedir.Request{Nonce: s.nonce, Boot: boot, Pod: pod}); err != nil {
+		t.Fatal(err)
+	}
+	lock, err := s.dir.LockHolder()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	r := startConfig(t, execConfig{Dir: s.dir.Path(), Role: "exit"}, "0")
+	if got := r.end(); got != gatedir.CodeConfig {
+		t.Errorf("exec ended with %d; want %d", got, gatedir.CodeConfig)
+	}
+	if !strings.Contains(r.logged(), "LOCKGATE_WRAPPED") {
+		t.Errorf("exec does not name the setting: %s", r.logged())
+	}
+	if req, err := s.dir.ReadRequest(); err != nil || req.Nonce != s.nonce {
+		t.Errorf("the request is %+v, %v; want the sidecar's own", req, err)
+	}
+}

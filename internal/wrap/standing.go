@@ -9,12 +9,17 @@ import (
 	"github.com/lockgate/lockgate/internal/gatedir"
 )
 
-// claim takes up a verdict that init has left: from then on the request is the one
+// claim finds out whether there is anybody to ask. A sidecar that has made the request
+// itself would never answer. A verdict that init has left is taken up: from then on the request is the one
 // that it answers. It can be taken up once, for whoever comes later does not know
 // what the first has done under it. With ok there was none, or it is ours; else
 // code is exec's own.
 func (w *wrapper) claim() (code int, ok bool) {
 	state, err := w.Dir.ReadState()
+	if err == nil && state.Policy.Unwrapped && !state.Standing && state.Near(w.request) && w.Dir.HolderLives() {
+		w.Log.Error("the sidecar does not answer exec, because it is told that main is not run by it", "setting", "LOCKGATE_WRAPPED")
+		return gatedir.CodeConfig, false
+	}
 	if err != nil || !state.Standing || !state.Near(w.request) || state.Verdict == gatedir.Waiting {
 		return 0, true
 	}
