@@ -570,3 +570,41 @@ func TestTheLastLineOfAFailedRunSaysWhatToDo(t *testing.T) {
 		}
 	}
 }
+
+// Nobody can give the verdict any more: the guarding half does not wait for it.
+func TestAGuardingHalfWhoseHolderIsKilledBeforeTheVerdictEnds(t *testing.T) {
+	t.Parallel()
+	url := sqliteURL(t)
+	occupy(t, short(url))
+	p := startContender(t, built.lockgate, short(url).with(settings{"ON_BUSY": "wait", "VERDICT_TIMEOUT": "1h"}), byRun, false)
+	p.holder.awaitOutput("waiting for the lock")
+	await(t, "the guarding half has asked", func() bool { return len(marked(p.mark)) == 2 })
+	p.holder.kill()
+	p.wantNothingLeft()
+	if exists(p.path("witness")) {
+		t.Error("CMD has run")
+	}
+}
+
+func TestAnExecBesideAnUnwrappedSidecarIsToldSo(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	set := short(sqliteURL(t)).with(settings{"WRAPPED": "false"})
+	// Before the sidecar has started, and after.
+	early := execute(t, dir, "false")
+	awaitFile(t, filepath.Join(dir, "request"))
+	s := sidecar(t, dir, set)
+	early.wantExit(78)
+	awaitFile(t, filepath.Join(dir, "acquired"))
+	token := tokenIn(t, filepath.Join(dir, "acquired"))
+	late := execute(t, dir, "false")
+	late.wantExit(78)
+	wantSaid(t, late.said(), "LOCKGATE_WRAPPED")
+	// And a restarted sidecar carries on as if nothing had been.
+	s.kill()
+	s = sidecar(t, dir, set)
+	s.awaitOutput("carrying on with the lease")
+	if again := tokenIn(t, filepath.Join(dir, "acquired")); again != token {
+		t.Errorf("the token is %d; want %d", again, token)
+	}
+}

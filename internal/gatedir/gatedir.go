@@ -86,6 +86,9 @@ type Request struct {
 	Nonce   string `json:"nonce"`
 	Boot    string `json:"boot"`
 	Pod     string `json:"pod,omitempty"` // pod UID; empty matches any
+
+	// ByHolder says that a holder has made it itself, for a main without exec.
+	ByHolder bool `json:"by_holder,omitempty"`
 }
 
 // For tells whether a request is meant for a holder of this boot and pod.

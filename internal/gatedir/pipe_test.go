@@ -31,6 +31,11 @@ func TestAWatcherIsToldByAPipe(t *testing.T) {
 			t.Fatalf("%s says nothing", what.name)
 		}
 	}
+	select {
+	case <-watch.Ended():
+	case <-time.After(time.Minute):
+		t.Fatal("the writer has gone, and the watcher does not say so")
+	}
 	watch.Close()
 }
 

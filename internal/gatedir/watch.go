@@ -64,6 +64,15 @@ func WatchPipe(pipe *os.File) *Watcher {
 	return w
 }
 
+// Ended is closed when whoever writes to the pipe of [WatchPipe] has gone. It is nil
+// for another watcher.
+func (w *Watcher) Ended() <-chan struct{} {
+	if w.pipe == nil {
+		return nil
+	}
+	return w.ended
+}
+
 // Close stops watching and returns when the watcher's goroutine has ended.
 func (w *Watcher) Close() {
 	close(w.stop)

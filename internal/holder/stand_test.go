@@ -3,6 +3,8 @@ package holder_test
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -138,6 +140,14 @@ func TestASidecarDoesNotCarryOnWithInitsLease(t *testing.T) {
 	r.wantCalls(memory.Release, "i", 0)
 }
 
+// ownRequest is a request that a holder has made itself.
+func (r *rig) ownRequest(nonce string) {
+	r.t.Helper()
+	if err := r.dir.WriteRequest(gatedir.Request{Nonce: nonce, Boot: boot, Pod: pod, ByHolder: true}); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
 // unwrapped starts a holder beside a main that does not ask.
 func (r *rig) unwrapped(nonce string, changes ...func(*holder.Config)) *sidecar {
 	r.t.Helper()
@@ -213,7 +223,7 @@ func TestARestartedHolderOfAnUntouchedMainCarriesOn(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.request("u")
+		r.ownRequest("u")
 		at := gatedir.Duration(clock())
 		r.put("u", gatedir.Acquired, func(s *gatedir.State) {
 			s.Token, s.AcquiredBoot = lease.Token, at
@@ -230,7 +240,7 @@ func TestARestartedHolderOfAnUntouchedMainCarriesOn(t *testing.T) {
 	t.Run("with a verdict that is final, without another try", func(t *testing.T) {
 		for _, verdict := range []gatedir.Verdict{gatedir.Lost, gatedir.Skipped, gatedir.Released} {
 			r := newRig(t)
-			r.request("u")
+			r.ownRequest("u")
 			r.put("u", verdict)
 			s := r.unwrapped("v")
 			select {
@@ -255,6 +265,59 @@ func TestARestartedHolderOfAnUntouchedMainCarriesOn(t *testing.T) {
 		if r.dir.IsMarkedAcquired() {
 			t.Error("a mark of another boot is still there")
 		}
+		s.cancel()
+		s.wantEnd(nil)
+	})
+}
+
+// An exec that should not be there overwrites the request. The restarted holder is
+// the same owner all the same.
+func TestARestartedHolderOfAnUntouchedMainIsNotLedAstrayByAnExec(t *testing.T) {
+	for name, change := range map[string]func(r *rig){
+		"the request is an exec's": func(r *rig) { r.request("an exec's") },
+		"the request is gone": func(r *rig) {
+			if err := os.Remove(filepath.Join(r.dir.Path(), "request")); err != nil {
+				r.t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			unwrapped := func(c *holder.Config) { c.Policy.Unwrapped = true }
+			first := r.unwrapped("u", unwrapped)
+			r.await("u", gatedir.Acquired)
+			// It was killed: what it had published is there, and its lease.
+			state, err := r.dir.ReadState()
+			if err != nil {
+				t.Fatal(err)
+			}
+			row := r.row()
+			first.cancel()
+			first.wantEnd(nil)
+			again := newRig(t)
+			lease, err := again.server.Open(memory.Hooks{}).TryAcquire(t.Context(), db.Request{Name: "nightly", Owner: row.Owner, TTL: ttl})
+			if err != nil {
+				t.Fatal(err)
+			}
+			state.Token = lease.Token
+			if err := again.dir.WriteState(state); err != nil {
+				t.Fatal(err)
+			}
+			again.request("u")
+			change(again)
+			s := again.unwrapped("v", unwrapped)
+			again.until("a renewal", func() bool { return again.count(memory.Renew, "u") > 0 })
+			again.wantCalls(memory.TryAcquire, "", 0)
+			s.cancel()
+			s.wantEnd(nil)
+			again.wantFree()
+		})
+	}
+	t.Run("an exec was there first", func(t *testing.T) {
+		r := newRig(t)
+		r.request("an exec's")
+		s := r.unwrapped("u", func(c *holder.Config) { c.Policy.Unwrapped = true })
+		r.await("u", gatedir.Acquired)
 		s.cancel()
 		s.wantEnd(nil)
 	})

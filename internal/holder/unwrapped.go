@@ -54,16 +54,21 @@ func (h *Holder) Unwrapped(ctx context.Context, nonce string) error {
 	return nil
 }
 
-// ownRequest returns the request that an earlier holder has made, or makes one.
+// ownRequest makes our request, which is the one that an earlier holder has made if
+// there was one.
 func (h *Holder) ownRequest(nonce string) (gatedir.Request, error) {
 	// What is there of an earlier boot must not be taken for ours.
 	if _, _, err := h.unfinished(); err != nil {
 		return gatedir.Request{}, err
 	}
-	if req, err := h.Dir.ReadRequest(); err == nil && req.For(h.Boot, h.Pod) {
-		return req, nil
+	req := gatedir.Request{Nonce: nonce, Boot: h.Boot, Pod: h.Pod, ByHolder: true}
+	// The state says it also when an exec that should not be there has overwritten
+	// the request.
+	if state, err := h.Dir.ReadState(); err == nil && state.Policy.Unwrapped && !state.Standing && state.Near(req) {
+		req.Nonce = state.Request
+	} else if old, err := h.Dir.ReadRequest(); err == nil && old.ByHolder && old.For(h.Boot, h.Pod) {
+		return old, nil
 	}
-	req := gatedir.Request{Nonce: nonce, Boot: h.Boot, Pod: h.Pod}
 	if err := h.Dir.WriteRequest(req); err != nil {
 		return req, errors.Join(gate.ErrPublish, err)
 	}

@@ -16,8 +16,7 @@ import (
 // code is exec's own.
 func (w *wrapper) claim() (code int, ok bool) {
 	state, err := w.Dir.ReadState()
-	if err == nil && state.Policy.Unwrapped && !state.Standing && state.Near(w.request) && w.Dir.HolderLives() {
-		w.Log.Error("the sidecar does not answer exec, because it is told that main is not run by it", "setting", "LOCKGATE_WRAPPED")
+	if err == nil && state.Near(w.request) && w.isUnexpected(state) {
 		return gatedir.CodeConfig, false
 	}
 	if err != nil || !state.Standing || !state.Near(w.request) || state.Verdict == gatedir.Waiting {
@@ -42,4 +41,14 @@ func (w *wrapper) claim() (code int, ok bool) {
 	w.request.Nonce = state.Request
 	w.Log.Log(context.Background(), slog.LevelDebug, "taking up the verdict of init", "lock", state.Lock)
 	return 0, true
+}
+
+// isUnexpected tells, and says, whether the holder has made its request itself and
+// will not answer ours.
+func (w *wrapper) isUnexpected(state gatedir.State) bool {
+	if !state.Policy.Unwrapped || state.Standing || !w.Dir.HolderLives() {
+		return false
+	}
+	w.Log.Error("the sidecar does not answer exec, because it is told that main is not run by it", "setting", "LOCKGATE_WRAPPED")
+	return true
 }

@@ -153,10 +153,14 @@ func (w *wrapper) wait() (code int, ok bool) {
 	sign := bootclock.Now()     // the last sign of a holder
 	var withdrawn time.Duration // when the holder was first seen to have withdrawn; 0 before
 	var unreadable error        // why the state could not be read
+	dead := false               // whoever would give the verdict
+	ended := w.watch.Ended()
 	look := time.NewTimer(0)
 	defer look.Stop()
 	for {
 		select {
+		case <-ended:
+			ended, dead = nil, true // it may have said something before
 		case sig := <-w.Signals:
 			if n, stops := StopSignal(sig); stops {
 				w.Log.Info("told to stop before the command had started", "signal", sig.String())
@@ -192,15 +196,21 @@ func (w *wrapper) wait() (code int, ok bool) {
 					continue
 				}
 			}
-			if state.Verdict != gatedir.Waiting {
+			if state.Verdict.Final() || state.Verdict == gatedir.Acquired && !dead {
 				return w.verdict(state, now)
 			}
 			sign = w.signOf(state, sign, now)
+		case err == nil && state.Near(w.request) && w.isUnexpected(state):
+			return gatedir.CodeConfig, false
 		case err == nil && state.Near(w.request):
 			// It is still busy with an earlier request.
 			sign = w.signOf(state, sign, now)
 		case err != nil && !errors.Is(err, gatedir.ErrNone) && !errors.Is(err, gatedir.ErrVersion):
 			unreadable = err
+		}
+		if dead {
+			w.Log.Error("no verdict came: the process that holds the lock has ended")
+			return gatedir.CodeUnavailable, false
 		}
 		if now-sign > w.VerdictTimeout {
 			w.noVerdict(now-sign, unreadable)
