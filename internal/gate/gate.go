@@ -73,6 +73,7 @@ const (
 	repeatLogEvery    = 15 * time.Second       // the same trouble is logged again this often
 	minCall           = 100 * time.Millisecond // a store call is given at least this long
 	whyLimit          = time.Second            // for asking why the lease is lost
+	resumeGrace       = 20 * time.Millisecond  // for a work that is over to say so
 )
 
 // Config says what a gate guards and by which policy. Durations must have been
@@ -513,7 +514,20 @@ func (g *gate) keep(ctx context.Context, h hold, work func(context.Context, db.L
 	r.skew = g.wallSkew()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	if g.Resume != nil {
+		// The work may have been over before we came. Then nothing is lost,
+		// however late we are.
+		select {
+		case <-returned:
+		case <-time.After(resumeGrace):
+		}
+	}
 	for {
+		select {
+		case <-returned:
+			return g.letGo(ctx, r.hold, r.lost, succeeded)
+		default:
+		}
 		timer.Reset(r.sleep())
 		select {
 		case <-returned:
@@ -768,6 +782,9 @@ func (g *gate) letGo(ctx context.Context, h hold, lost error, succeeded bool) St
 	held := rounded(g.now() - h.acquired)
 	kept := max(keep-held, 0)
 	switch {
+	case err == nil && kept > 0 && g.now() >= h.end:
+		kept = 0 // what has ended stays free
+		g.log.Warn("lock released too late to keep it from other runs, as MIN_HOLD asks", "token", h.lease.Token, "held", held)
 	case err == nil && kept > 0:
 		g.log.Info("lock released, and kept from other runs", "token", h.lease.Token, "held", held,
 			"kept_for", rounded(kept), "until", wallclock.Now().Add(kept).Format(time.RFC3339))

@@ -528,3 +528,26 @@ func TestALossSaysWhy(t *testing.T) {
 		})
 	})
 }
+
+// A holder that comes back after everything has ended finds nothing lost.
+func TestAWorkThatWasOverBeforeItsHolderCameBackLosesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.cfg.MinHold, r.succeeds = time.Hour, true
+		r.cfg.Store = r.server.Open(memory.Hooks{})
+		lease, err := r.cfg.Store.TryAcquire(t.Context(), r.cfg.Request)
+		must(t, err)
+		at := r.boot()
+		r.cfg.Resume = &gate.Resume{Lease: lease, Acquired: at, StopAt: at + stopAt, KillAt: at + stopAt + grace, LeaseEnd: at + ttl}
+		time.Sleep(2 * ttl)
+		status := r.run(t.Context(), sleepFor(0))
+		if status.State != gate.Released || status.Kept != 0 {
+			t.Errorf("Run = %+v; want released, and not said to be kept", status)
+		}
+		r.wantStates("releasing released")
+		r.wantNoErrorLog()
+		if !strings.Contains(r.log.String(), "too late to keep it") {
+			t.Error("the log does not say that MIN_HOLD is not kept")
+		}
+	})
+}

@@ -301,7 +301,11 @@ func (h *Holder) Serve(ctx context.Context, req gatedir.Request, gone <-chan str
 // succeeded tells whether the exec of a request has said that CMD succeeded.
 func (h *Holder) succeeded(req gatedir.Request) bool {
 	done, err := h.Dir.ReadDone()
-	return err == nil && done.Request == req.Nonce && done.Code == 0
+	if known := err == nil && done.Request == req.Nonce; known || h.Gate.MinHold == 0 {
+		return known && done.Code == 0
+	}
+	h.Log.Warn("main has not said how it ended, so the lock is not kept from other runs, as MIN_HOLD asks after a success")
+	return false
 }
 
 // owner makes an owner from its readable part and a nonce, and cuts the former
