@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -53,7 +54,7 @@ func newPty(t *testing.T, environ []string, name string, args ...string) *pty {
 	slave, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|syscall.O_NOCTTY, 0)
 	must(t, err)
 	p.cmd = exec.Command(name, args...)
-	p.cmd.Env = append(environ, markVar+"="+p.mark)
+	p.cmd.Env = slices.Concat(environ, []string{markVar + "=" + p.mark})
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = slave, slave, slave
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	must(t, p.cmd.Start())
@@ -80,10 +81,10 @@ func newPty(t *testing.T, environ []string, name string, args ...string) *pty {
 }
 
 // newShell starts an interactive shell with job control.
-func newShell(t *testing.T, s settings, more ...string) *pty {
+func newShell(t *testing.T, s settings) *pty {
 	t.Helper()
 	environ := append(s.environ(), "XDG_RUNTIME_DIR="+t.TempDir(), "lockgate="+built.lockgate, "puppet="+built.puppet, "TERM=vt100")
-	p := newPty(t, append(environ, more...), "bash", "--norc", "--noprofile", "--noediting", "-i")
+	p := newPty(t, environ, "bash", "--norc", "--noprofile", "--noediting", "-i")
 	// Without an echo, what is on the screen was written by a program.
 	p.say("stty -echo; PS1=; PS2=; set -o pipefail")
 	p.say("echo r''eady")

@@ -59,7 +59,7 @@ func stopSelf() {
 	var action [8]uint64
 	const maskBytes = 8
 	if _, _, errno := syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, uintptr(syscall.SIGTSTP),
-		uintptr(unsafe.Pointer(&action)), 0, maskBytes, 0, 0); errno != 0 {
+		uintptr(unsafe.Pointer(&action)), 0, maskBytes, 0, 0); errno != 0 { //nolint:gosec // it outlives the call, and is long enough
 		return
 	}
 	_ = unix.Tgkill(os.Getpid(), unix.Gettid(), unix.SIGTSTP) // it is our own thread
