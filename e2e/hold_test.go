@@ -54,7 +54,7 @@ func TestAReplacementOfTheSameRunWaitsForTheDeadOneAndRuns(t *testing.T) {
 		if gap := info.ModTime().Sub(last); gap <= 0 {
 			t.Errorf("the replacement ran %s before the dead one's last sign of life", -gap)
 		}
-		wantSaid(t, r.said(), "waiting for the lock", "it belongs to the same run")
+		wantSaid(t, r.said(), "waiting for the lock", "it belongs to the same run as we do")
 	})
 }
 

@@ -73,8 +73,10 @@ func (p *program) runExec(args []string) int {
 		Signals: p.signals,
 		Job:     job,
 		Quiet:   half,
-		Failed: func(code int) {
-			if !half || code != gatedir.CodeUnavailable && code != gatedir.CodeBusy && code != gatedir.CodeLost && code != gatedir.CodeConfig {
+		Failed: func(code int, hint string) {
+			if hint != "" {
+				p.logNext(log, code, advise(errNoVerdict, "%s", hint))
+			} else if !half || code != gatedir.CodeUnavailable && code != gatedir.CodeBusy && code != gatedir.CodeLost && code != gatedir.CodeConfig {
 				p.logNext(log, code, nil) // else the other half says it, who knows why
 			}
 		},
@@ -82,6 +84,9 @@ func (p *program) runExec(args []string) int {
 		Log:   log,
 	})
 }
+
+// errNoVerdict is what a hint of the exec side is about.
+var errNoVerdict = errors.New("no verdict")
 
 // parseHalf reads the option that makes exec a guarding half. news is nil when there
 // is no such pipe, as when somebody wrote the option by hand.

@@ -83,6 +83,8 @@ func (p *program) next(code int, err error) string {
 		return "lockgate status shows who has the lock; to wait for it, set LOCKGATE_ON_BUSY=wait"
 	case gatedir.CodeLost:
 		switch {
+		case errors.Is(err, gate.ErrStalled):
+			return "see what kept lockgate from running (a frozen or overloaded machine, a restart that came late); a longer LOCKGATE_TTL gives it more time"
 		case errors.Is(err, gate.ErrUntrusted):
 			return "see why the database could not be reached; to get over longer outages, set a longer LOCKGATE_TTL"
 		case errors.Is(err, gate.ErrMaxHold):

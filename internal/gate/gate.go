@@ -42,6 +42,10 @@ var (
 	// lease could not be renewed in time.
 	ErrUntrusted = errors.New("lease could not be renewed in time")
 
+	// ErrStalled is ErrUntrusted where no renewal had gone wrong: we were not
+	// there, because we were frozen, starved, or killed and started again late.
+	ErrStalled = fmt.Errorf("%w: lockgate did not run when it was time", ErrUntrusted)
+
 	// ErrMaxHold is the cause with which the work's context ends when the lock
 	// has been held for MaxHold.
 	ErrMaxHold = errors.New("lock was held for the longest time allowed")
@@ -102,6 +106,10 @@ type Config struct {
 	// LockWait is how long the store may keep a call waiting after its caller
 	// has gone. An acquire of unknown outcome can take effect this long.
 	LockWait time.Duration
+
+	// Kin is an owner that is waited for as one of the same run is: a holder
+	// that was here before us and is dead. Empty for none.
+	Kin string
 
 	// Resume is a lease that an earlier holder of the same request had
 	// published. Run then carries on with it and never acquires.
@@ -310,7 +318,7 @@ func (g *gate) acquire(ctx context.Context) (status Status, ok bool) {
 			if held == nil {
 				held = &db.HeldError{Name: g.Request.Name}
 			}
-			ourRun := g.Request.Run != "" && held.Run == g.Request.Run
+			ourRun := g.Request.Run != "" && held.Run == g.Request.Run || g.Kin != "" && held.Owner == g.Kin
 			who := fmt.Sprint(held.Owner, held.Token)
 			if ourRun && who != announced {
 				until = now + held.Remaining + g.PollEvery
@@ -329,7 +337,7 @@ func (g *gate) acquire(ctx context.Context) (status Status, ok bool) {
 				announced = who
 				attrs := heldAttrs(held)
 				if ourRun {
-					attrs = append(attrs, "reason", "it belongs to the same run", "run", held.Run)
+					attrs = append(attrs, "reason", "it belongs to the same run as we do", "run", held.Run)
 				}
 				g.log.Info("waiting for the lock", attrs...)
 			}
@@ -620,7 +628,7 @@ func (r *renewer) expire() error {
 	case r.trouble.err != nil:
 		return r.lose(fmt.Errorf("%w: %w", ErrUntrusted, r.trouble.err))
 	}
-	return r.lose(ErrUntrusted)
+	return r.lose(ErrStalled)
 }
 
 // lose ends the trust. It returns the cause when the work must stop for it.

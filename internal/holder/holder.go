@@ -285,6 +285,7 @@ func (h *Holder) Serve(ctx context.Context, req gatedir.Request, gone <-chan str
 	cfg := h.Gate
 	cfg.Publish = s.publish
 	s.resume(&cfg)
+	cfg.Kin = h.kin(req)
 	cfg.Request.Name, cfg.Request.Owner = s.lock, s.owner
 	if cfg.Resume == nil && h.isDone(req) {
 		cancel(ErrMainGone) // nothing is acquired, what may have been is undone
@@ -296,6 +297,17 @@ func (h *Holder) Serve(ctx context.Context, req gatedir.Request, gone <-chan str
 	cancel(nil)
 	<-watching
 	return status
+}
+
+// kin returns the owner of a lease that was taken in this boot and pod for another
+// request, as far as the directory tells. Its holder is not there any more, so its
+// lease is no reason to skip: nobody else runs on it.
+func (h *Holder) kin(req gatedir.Request) string {
+	state, err := h.Dir.ReadState()
+	if err != nil || state.Verdict != gatedir.Acquired || !state.Near(req) || state.Answers(req) {
+		return ""
+	}
+	return state.Owner
 }
 
 // succeeded tells whether the exec of a request has said that CMD succeeded.

@@ -21,6 +21,7 @@ func (h *Holder) Stand(ctx context.Context, nonce string) gate.Status {
 		s.req.Nonce, s.owner = state.Request, state.Owner
 		cfg.MaybeTaken = true
 	}
+	cfg.Kin = h.kin(s.req)
 	cfg.Request.Name, cfg.Request.Owner = s.lock, s.owner
 	return gate.Take(ctx, cfg)
 }

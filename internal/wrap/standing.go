@@ -27,14 +27,16 @@ func (w *wrapper) claim() (code int, ok bool) {
 		return code, false
 	}
 	if last, err := w.Dir.ReadRequest(); err == nil && last.Nonce == state.Request {
-		w.Log.Error("the lock that init took has been used already; the pod needs restartPolicy: Never", "lock", state.Lock, "token", state.Token)
+		w.Log.Error("the lock that init took has been used already", "lock", state.Lock, "token", state.Token)
+		w.hint = "give the pod restartPolicy: Never, or use a sidecar: it takes the lock anew for each start of main"
 		return gatedir.CodeUnavailable, false
 	}
 	if now := bootclock.Now(); now >= time.Duration(state.StopBoot) {
 		if w.Dir.HolderLives() {
 			return 0, true // a sidecar that can be asked
 		}
-		w.Log.Error("the lock that init took is too old to be trusted; LOCKGATE_TTL has to exceed init, what comes between, and main",
+		w.hint = "give init a LOCKGATE_TTL that exceeds what comes between init and main, and main; or use a sidecar, which renews"
+		w.Log.Error("the lock that init took is too old to be trusted",
 			"lock", state.Lock, "token", state.Token, "too_old_for", (now - time.Duration(state.StopBoot)).Round(time.Millisecond))
 		return gatedir.CodeUnavailable, false
 	}
@@ -50,5 +52,6 @@ func (w *wrapper) isUnexpected(state gatedir.State) bool {
 		return false
 	}
 	w.Log.Error("the sidecar does not answer exec, because it is told that main is not run by it", "setting", "LOCKGATE_WRAPPED")
+	w.hint = "unset LOCKGATE_WRAPPED in the sidecar, or start main without lockgate exec"
 	return true
 }

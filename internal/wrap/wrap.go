@@ -73,8 +73,9 @@ type Config struct {
 	Watch *gatedir.Watcher
 
 	// Failed, when set, is told of a code that is our own and means that something
-	// went wrong. It is called as the last thing.
-	Failed func(code int)
+	// went wrong, and what to do about it where that is not what it usually is. It
+	// is called as the last thing.
+	Failed func(code int, hint string)
 
 	Log *slog.Logger
 }
@@ -90,7 +91,7 @@ func Run(cfg Config) int {
 	defer w.watch.Close()
 	code := w.exec()
 	if !w.expected && cfg.Failed != nil {
-		cfg.Failed(code)
+		cfg.Failed(code, w.hint)
 	}
 	return code
 }
@@ -141,7 +142,8 @@ type wrapper struct {
 	watch   *gatedir.Watcher
 	request gatedir.Request
 
-	expected bool // the exit code is CMD's, a skip's or a signal's, and no failure
+	hint     string // what to do about a failure; empty for the usual
+	expected bool   // the exit code is CMD's, a skip's or a signal's, and no failure
 
 	state  gatedir.State // the verdict that CMD runs on
 	stopAt time.Duration
