@@ -30,8 +30,8 @@ The same on any number of machines that reach one MySQL or MariaDB:
 `
 
 const helpSettings = `
-Settings are environment variables that begin with LOCKGATE_. The two above are
-needed; LOCKGATE_ON_BUSY says what happens while somebody else has the lock:
+Settings are environment variables that begin with LOCKGATE_. Those above are what
+a job needs; LOCKGATE_ON_BUSY says what happens while somebody else has the lock:
 skip (the default), wait or fail. "lockgate help COMMAND" lists all that a
 command reads, "lockgate config" shows their values, and the README has them in
 one table.

@@ -31,7 +31,7 @@ func advise(err error, format string, args ...any) error {
 // the code.
 func (p *program) fail(code int, err error) int {
 	text := strings.Join(strings.Fields(err.Error()), " ") // one line, whatever a library says
-	if name := p.commandName(); name != "" {
+	if name := p.commandName(); name != "" && !strings.HasPrefix(text, name+" ") && !strings.HasPrefix(text, name+":") {
 		text = name + ": " + text
 	}
 	p.say("%s", text)
@@ -84,7 +84,7 @@ func (p *program) next(code int, err error) string {
 	case gatedir.CodeLost:
 		switch {
 		case errors.Is(err, gate.ErrStalled):
-			return "see what kept lockgate from running (a frozen or overloaded machine, a restart that came late); a longer LOCKGATE_TTL gives it more time"
+			return "see what kept lockgate from running (Ctrl-Z, a frozen or overloaded machine, a restart that came late); a longer LOCKGATE_TTL gives it more time"
 		case errors.Is(err, gate.ErrUntrusted):
 			return "see why the database could not be reached; to get over longer outages, set a longer LOCKGATE_TTL"
 		case errors.Is(err, gate.ErrMaxHold):
@@ -95,9 +95,12 @@ func (p *program) next(code int, err error) string {
 		if errors.Is(err, gate.ErrPublish) {
 			return "see that the volume at LOCKGATE_DIR can be written and is not full"
 		}
+		if p.commandName() == "config" {
+			return "fix the settings that the lines above name"
+		}
 		return "fix the settings above; lockgate config shows them all"
 	case notExecutable, notFound:
-		return "see that the command is there and executable: it is looked for in PATH, in this container"
+		return "see that the command is there and may be executed (without a / in it, it is looked for in PATH), and that its arguments stand behind it as words of their own"
 	}
 	return ""
 }
@@ -119,7 +122,7 @@ func (p *program) nextOfStore(err error) string {
 	}
 	switch {
 	case p.commandName() == string(config.Exec):
-		return "read the log of the sidecar's container, and see that both mount the same volume at LOCKGATE_DIR"
+		return "see that the sidecar runs and that both containers mount the same volume at LOCKGATE_DIR; then read the log of the sidecar"
 	case errors.Is(err, db.ErrNoTable) && p.commandName() == string(config.Migrate):
 		return "have somebody who may create tables run what lockgate migrate --print shows"
 	case errors.Is(err, db.ErrNoTable):

@@ -17,13 +17,20 @@ func (p *program) runConfig(args []string) int {
 	if err != nil {
 		return p.wrongUsage("config: %v", err)
 	}
-	settings, err := config.Explain(p.environ)
-	if err != nil {
-		return p.wrongConfig(err)
-	}
+	settings, wrong := config.Explain(p.environ)
+	code := 0
 	if opts.json() {
-		return p.printJSON(settings)
+		code = p.printJSON(settings)
+	} else {
+		code = p.print(nil, settingsTable(settings))
 	}
+	if code == 0 && wrong != nil {
+		return p.wrongConfig(wrong) // after what is set, which may tell why
+	}
+	return code
+}
+
+func settingsTable(settings []config.Effective) string {
 	var b strings.Builder
 	table := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	_, _ = fmt.Fprintln(table, "VARIABLE\tVALUE\tFROM")
@@ -35,5 +42,5 @@ func (p *program) runConfig(args []string) int {
 		_, _ = fmt.Fprintf(table, "%s\t%s\t%s\n", s.Name, value, s.From)
 	}
 	_ = table.Flush()
-	return p.print(nil, b.String())
+	return b.String()
 }

@@ -144,5 +144,5 @@ func (e *toldToStopError) Error() string { return fmt.Sprintf("told to stop by s
 
 func (p *program) wrongDir(err error) int {
 	p.say("LOCKGATE_DIR: %v", err)
-	return p.sayNext(gatedir.CodeConfig, advise(err, "mount a volume that this container and main share, writable for both"))
+	return p.sayNext(gatedir.CodeConfig, advise(err, "set LOCKGATE_DIR to a directory that sidecar and main share and may both write: in a pod, a volume mounted in both containers"))
 }

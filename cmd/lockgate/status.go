@@ -275,7 +275,12 @@ func (p *program) thisPod() (*podState, error) {
 		return nil, nil //nolint:nilerr // no state, no part of it
 	}
 	done, err := dir.ReadDone()
-	return podOf(dir.Path(), state, err == nil && done.Request == state.Request, bootclock.Now()), nil
+	ended := err == nil && done.Request == state.Request
+	pod := podOf(dir.Path(), state, ended, bootclock.Now())
+	if !state.Standing && !state.Verdict.Final() && !dir.HolderLives() {
+		pod.Summary += "; its holder does not run, so the lock ends by its TTL unless that comes back"
+	}
+	return pod, nil
 }
 
 func podOf(dir string, state gatedir.State, ended bool, now time.Duration) *podState {
@@ -307,6 +312,8 @@ func (pod *podState) summary(ended bool) string {
 		return "waiting for the lock"
 	case gatedir.Acquired:
 		switch {
+		case ended && pod.standing:
+			return "acquired; the command has ended, the lock ends by its TTL"
 		case ended:
 			return "acquired; the command has ended, the lock is about to be released"
 		case *pod.StopIn > 0:

@@ -54,11 +54,11 @@ func openStore(cfg config.Config, boot string, log *slog.Logger) (store db.Store
 		return store, lockWait, err
 	case config.SQLite:
 		if cfg.DatabaseIsDefault {
+			if err := os.MkdirAll(filepath.Dir(target.Path), 0o700); err != nil {
+				return nil, 0, advise(fmt.Errorf("make the folder of the default database: %w", err), "set LOCKGATE_DB_URL, or XDG_STATE_HOME to a folder that you may write")
+			}
 			log.Warn("no database is set; this lock excludes this user's processes on this machine only",
 				"database", cfg.Database, "setting", "LOCKGATE_DB_URL")
-			if err := os.MkdirAll(filepath.Dir(target.Path), 0o700); err != nil {
-				return nil, 0, fmt.Errorf("make the folder of the default database: %w", err)
-			}
 		}
 		offset := bootclock.HostOffset()
 		store, err = sqlite.Open(sqlite.Options{

@@ -480,13 +480,14 @@ func (l *loader) conflict(a, b string) {
 // the container and exclude nobody.
 func (l *loader) defaultFile() (string, bool) {
 	const example = "for example " + varURL + "=" + mysqlForm
-	contained := l.isSet("KUBERNETES_SERVICE_HOST") || l.exists("/.dockerenv") || l.exists("/run/.containerenv")
+	contained := l.whyContained() != ""
 	switch {
 	case l.cmd == Sidecar, l.cmd == Init:
 		l.problem(varURL, "is not set; say where the locks are, %s", example)
 		return "", false
 	case contained:
-		l.problem(varURL, "is not set, and inside a container there is no default, because a lock in it would exclude nobody; say where the locks are, %s", example)
+		l.problem(varURL, "is not set, and inside a container there is no default, because a lock in it would exclude nobody; say where the locks are, %s, or %s on a volume that others mount too (this is a container, because %s)",
+			example, sqliteForm, l.whyContained())
 		return "", false
 	}
 	for _, name := range []string{varUser, varPassword, varPasswordFile, varCAFile, varCertFile, varKeyFile} {
@@ -505,4 +506,17 @@ func (l *loader) defaultFile() (string, bool) {
 		return "", false
 	}
 	return filepath.Join(state, "lockgate", "locks.db"), true
+}
+
+// whyContained says why this is taken for a container; empty when it is none.
+func (l *loader) whyContained() string {
+	if l.isSet("KUBERNETES_SERVICE_HOST") {
+		return "KUBERNETES_SERVICE_HOST is set"
+	}
+	for _, mark := range []string{"/.dockerenv", "/run/.containerenv"} {
+		if l.exists(mark) {
+			return mark + " is there"
+		}
+	}
+	return ""
 }

@@ -1,7 +1,10 @@
 package config
 
 import (
+	"errors"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -22,13 +25,43 @@ const (
 
 // Explain returns the value of every setting that this version knows, in the
 // order of the documentation. The error is an [*Error] that lists every problem;
-// there are no values then.
+// the values are then what the environment says and the defaults, as far as they
+// can be told.
 func Explain(environ []string) ([]Effective, error) {
 	c, err := Load(Show, environ)
-	if err != nil {
-		return nil, err
+	wrong, ok := errors.AsType[*Error](err)
+	if !ok {
+		return explain(c, environ), err
 	}
-	return explain(c, environ), nil
+	return explainWrong(environ, wrong.Problems), err
+}
+
+// explainWrong is explain for settings that are not right as a whole.
+func explainWrong(environ, problems []string) []Effective {
+	vars := toMap(environ)
+	var list []Effective
+	for _, f := range fields() {
+		value, set := vars[f.name]
+		e := Effective{Name: f.name, Value: value, From: fromEnvironment}
+		switch {
+		case !set && f.fallback != "":
+			e.Value, e.From = f.fallback, fromDefault
+		case !set:
+			e.From = notSet
+		case value != "" && (f.name == varURL || f.name == varPassword):
+			e.Value = redacted // whole: what is wrong may be a piece of the password
+		}
+		if slices.ContainsFunc(problems, func(p string) bool { return strings.HasPrefix(p, f.name+" ") }) {
+			e.From += ": wrong"
+		} else if f.later {
+			continue
+		}
+		if firstUnprintable(e.Value) >= 0 {
+			e.Value = strconv.Quote(e.Value)
+		}
+		list = append(list, e)
+	}
+	return list
 }
 
 func explain(c Config, environ []string) []Effective {

@@ -172,3 +172,40 @@ func TestExplainHidesSecretsWhereverTheyComeFrom(t *testing.T) {
 		}
 	}
 }
+
+func TestExplainShowsWhatIsSetAlsoWhenItIsWrong(t *testing.T) {
+	got, err := Explain([]string{
+		"LOCKGATE_NAME=x", "LOCKGATE_DB_URL=mysql://u:s3cr3t/@h/d", "LOCKGATE_DB_PASSWORD=s3cr3t", "LOCKGATE_TTL=120", "LOCKGATE_LISTEN=:9",
+	})
+	if err == nil {
+		t.Fatal("Explain found nothing wrong")
+	}
+	want := map[string][2]string{
+		"NAME": {"x", "environment"}, "DB_URL": {redacted, "environment: wrong"}, "DB_PASSWORD": {redacted, "environment"},
+		"TTL": {"120", "environment: wrong"}, "ON_BUSY": {"skip", "default"}, "LISTEN": {":9", "environment: wrong"},
+	}
+	for _, e := range got {
+		if w, ok := want[strings.TrimPrefix(e.Name, Prefix)]; ok && (e.Value != w[0] || e.From != w[1]) {
+			t.Errorf("%s = %q from %q; want %q from %q", e.Name, e.Value, e.From, w[0], w[1])
+		}
+		delete(want, strings.TrimPrefix(e.Name, Prefix))
+		if strings.Contains(e.Value, "s3cr3t") {
+			t.Errorf("%s shows the password: %+v", e.Name, e)
+		}
+	}
+	if len(want) > 0 {
+		t.Errorf("not shown: %v", want)
+	}
+}
+
+func TestAnUnknownNameThatIsLikeNoneGetsNoSuggestion(t *testing.T) {
+	for name, want := range map[string]string{
+		"LOCKGATE_FOO": "nor like one", "LOCKGATE_NAEM": "did you mean LOCKGATE_NAME?", "LOCKGATE_LOKC_NAME": "is not a setting",
+		"LOCKGATE_PASSWORD": "did you mean LOCKGATE_DB_PASSWORD?", "LOCKGATE_MAXHOLD": "did you mean LOCKGATE_MAX_HOLD?",
+	} {
+		got := problems(t, Run, minimal(name+"=1")...)
+		if len(got) != 1 || !strings.Contains(got[0], want) {
+			t.Errorf("%s: problems = %q; want one with %q", name, got, want)
+		}
+	}
+}

@@ -21,7 +21,7 @@ import (
 type settings struct {
 	Name string `env:"NAME" shown:"required" doc:"the lock's name, 1 to 255 bytes of printable UTF-8 without blanks at its ends; ${VAR} expands from the environment, an unset one is an error; $${ stands for a plain ${"`
 
-	DBURL          string `env:"DB_URL" shown:"required; run outside any container has a default" doc:"where the locks are: mysql://user@host:3306/db or sqlite:///path; other characters than letters and digits are percent-encoded"`
+	DBURL          string `env:"DB_URL" shown:"required; run outside any container has a default" doc:"where the locks are: mysql://user@host:3306/db (or mariadb://, which is the same) or sqlite:///path; other characters than letters and digits are percent-encoded"`
 	DBURLFile      string `env:"DB_URL_FILE" doc:"a file that holds the URL; read again for each new connection"`
 	DBUser         string `env:"DB_USER" doc:"the user, instead of in the URL"`
 	DBPassword     string `env:"DB_PASSWORD" doc:"the password, instead of in the URL"`

@@ -50,11 +50,16 @@ func (l *loader) refuseUnknown() {
 		if firstUnprintable(name) >= 0 || len(name) > maxQuoted {
 			shown = clip(name)
 		}
-		l.problems = append(l.problems, fmt.Sprintf("%s is not a setting; did you mean %s? Rename or unset it", shown, l.nearest(name)))
+		if nearest := l.nearest(name); nearest != "" {
+			l.problems = append(l.problems, fmt.Sprintf("%s is not a setting; did you mean %s? Rename or unset it", shown, nearest))
+		} else {
+			l.problems = append(l.problems, fmt.Sprintf("%s is not a setting, nor like one; unset it (lockgate config lists them all)", shown))
+		}
 	}
 }
 
-// nearest returns the setting whose name is most like the given one.
+// nearest returns the setting whose name is most like the given one, or nothing
+// when half of the letters would have to be others.
 func (l *loader) nearest(name string) string {
 	name = strings.ToUpper(strings.TrimPrefix(name, Prefix))
 	best, bestCost := "", 0
@@ -65,12 +70,19 @@ func (l *loader) nearest(name string) string {
 		if strings.HasSuffix(key, "_"+name) || strings.HasPrefix(key, name+"_") {
 			cost = 1
 		}
+		// A word too many, as in TTL_SECONDS.
+		if strings.HasPrefix(name, key+"_") || strings.HasSuffix(name, "_"+key) {
+			cost = min(cost, 2)
+		}
 		if f.later {
 			cost++ // of two equally near, the one that works
 		}
 		if best == "" || cost < bestCost {
 			best, bestCost = f.name, cost
 		}
+	}
+	if bestCost > len(name)+1 {
+		return ""
 	}
 	return best
 }

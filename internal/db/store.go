@@ -69,6 +69,10 @@ type HeldError struct {
 }
 
 func (e *HeldError) Error() string {
+	if e.Released {
+		return fmt.Sprintf("lock %q is kept after the run of %q, which has ended, for another %s",
+			e.Name, e.Owner, e.Remaining.Round(time.Millisecond))
+	}
 	return fmt.Sprintf("lock %q is held by %q, since %s, for another %s",
 		e.Name, e.Owner, e.Age.Round(time.Millisecond), e.Remaining.Round(time.Millisecond))
 }

@@ -914,11 +914,15 @@ func (t *trouble) worthSaying(now time.Duration, err error) bool {
 }
 
 func heldAttrs(h *db.HeldError) []any {
-	return []any{
+	var kept []any
+	if h.Released {
+		kept = []any{"kept", "its run has ended, MIN_HOLD keeps the lock taken"}
+	}
+	return append([]any{
 		"holder", h.Owner, "held_for", rounded(h.Age),
 		"since", wallclock.Now().Add(-h.Age).Format(time.RFC3339),
 		"lease_left", rounded(h.Remaining),
-	}
+	}, kept...)
 }
 
 // rounded is a duration as people want to read it.

@@ -20,6 +20,10 @@ var ErrTaken = errors.New("taken by another process")
 // processors (expand_fdtable in Linux' fs/file.c), which takes 10 ms.
 const minMainFD = 60
 
+// probePatience is how long a lock is tried for that others probe: a probe takes it
+// for a moment.
+const probePatience = 300 * time.Millisecond
+
 // LockHolder takes holder.lock until the file is closed or the process ends.
 // [ErrTaken] when another holder uses the directory.
 func (d *Dir) LockHolder() (*os.File, error) {
@@ -27,11 +31,16 @@ func (d *Dir) LockHolder() (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock %s: %w", holderLockName, err)
 	}
-	if err := flock(f, syscall.LOCK_EX); err != nil {
-		_ = f.Close()
-		return nil, fmt.Errorf("lock %s: %w", holderLockName, err)
+	for until := time.Now().Add(probePatience); ; time.Sleep(5 * time.Millisecond) {
+		err = flock(f, syscall.LOCK_EX)
+		if err == nil {
+			return f, nil
+		}
+		if !errors.Is(err, ErrTaken) || time.Now().After(until) {
+			_ = f.Close()
+			return nil, fmt.Errorf("lock %s: %w", holderLockName, err)
+		}
 	}
-	return f, nil
 }
 
 // HolderLives tells whether a process holds holder.lock.

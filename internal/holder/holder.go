@@ -35,7 +35,7 @@ var (
 
 	// ErrMainGone is the cause with which an attempt is withdrawn when main
 	// ended before the verdict.
-	ErrMainGone = errors.New("main has gone")
+	ErrMainGone = errors.New("whoever asked for the lock has gone")
 )
 
 // lookEvery is how often the directory is looked at when no event comes;

@@ -265,6 +265,9 @@ func (w *wrapper) verdict(state gatedir.State, now time.Duration) (code int, ok 
 		return state.Policy.SkipExitCode, false
 	default:
 		w.Log.Log(ctx, w.level(slog.LevelError), "the command does not run", "lock", state.Lock, "outcome", string(state.Verdict), "reason", state.Reason)
+		if state.Code == gatedir.CodeUnavailable {
+			w.hint = "the sidecar's log says what to do about it"
+		}
 		if state.Code < 1 || state.Code > 255 {
 			return gatedir.CodeUnavailable, false // whatever it is, it is no success
 		}
@@ -450,9 +453,9 @@ func (s *supervisor) lose(why string) {
 		return
 	}
 	s.unguarded = true
-	s.Log.Error("the command goes on without the lock, as LOCKGATE_ON_LOST=continue asks: another may run now",
-		"lock", s.state.Lock, "token", s.state.Token, "reason", why)
 	s.Log = s.guarded.With("unguarded", true) // every line from now on says so
+	s.Log.Log(context.Background(), s.level(slog.LevelError), "the command goes on without the lock, as LOCKGATE_ON_LOST=continue asks: another may run now",
+		"lock", s.state.Lock, "token", s.state.Token, "reason", why)
 }
 
 // act does what the clock asks for.
