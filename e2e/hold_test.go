@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/lockgate/lockgate/internal/testserver"
 )
@@ -607,4 +608,49 @@ func TestAnExecBesideAnUnwrappedSidecarIsToldSo(t *testing.T) {
 	if again := tokenIn(t, filepath.Join(dir, "acquired")); again != token {
 		t.Errorf("the token is %d; want %d", again, token)
 	}
+}
+
+// What two killed halves leave is removed by the next run; what is in use is not.
+func TestARunRemovesWhatAKilledOneHasLeft(t *testing.T) {
+	t.Parallel()
+	runtime := t.TempDir()
+	long := time.Now().Add(-time.Hour)
+	url := sqliteURL(t)
+	inRuntime := func(set settings, command ...string) *proc {
+		return launch(t, exec.Command(built.lockgate, append([]string{"run", "--"}, command...)...),
+			append(set.environ(), "XDG_RUNTIME_DIR="+runtime))
+	}
+	only := func() string {
+		t.Helper()
+		found, err := filepath.Glob(filepath.Join(runtime, "*"))
+		must(t, err)
+		if len(found) != 1 {
+			t.Fatalf("%s has %q; want one", runtime, found)
+		}
+		return found[0]
+	}
+	at := newStage(t)
+	killed := inRuntime(short(url).with(settings{"NAME": "killed"}), at.puppet()...)
+	awaitFile(t, at.witness())
+	left := only()
+	killMarked(t, killed.mark)
+	must(t, os.Chtimes(left, long, long))
+
+	second := newStage(t)
+	lives := inRuntime(short(url).with(settings{"NAME": "lives"}), second.puppet()...)
+	awaitFile(t, second.witness())
+	used := only()
+	if used == left {
+		t.Fatalf("%s is still there", left)
+	}
+	must(t, os.Chtimes(used, long, long))
+	others := filepath.Join(runtime, "lockgate-of-somebody")
+	must(t, os.Mkdir(others, 0o700))
+	must(t, os.Chtimes(others, long, long))
+	inRuntime(short(url).with(settings{"NAME": "third"}), "true").wantExit(0)
+	if !exists(used) || !exists(others) {
+		t.Errorf("in use: %v, of somebody: %v; want both still there", exists(used), exists(others))
+	}
+	touch(t, second.curtain())
+	lives.wantExit(0)
 }

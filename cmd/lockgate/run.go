@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -63,6 +64,7 @@ func (p *program) runRun(args []string) int {
 		log.Error("cannot start", "err", err)
 		return code
 	}
+	sweep(filepath.Dir(dir.Path())) // while the half starts
 	watch := make(chan gate.Status, 1)
 	told := newTold(cfg, log)
 	defer told.close()
@@ -92,6 +94,9 @@ func (p *program) runRun(args []string) int {
 		log.Warn("not everything could be looked after", "err", err)
 	}
 	code = r.code(status)
+	if sig := r.half.TermSignal(); sig != 0 {
+		log.Error("the half of lockgate that ran the command was killed, and the rest with it", "signal", sig.String())
+	}
 	if failed(status) || code == gatedir.CodeInternal && !r.saidDone() {
 		p.logNext(log, code, status.Err)
 	}
@@ -352,7 +357,7 @@ func returnTerminal(t *child.Terminal) {
 func privateDir(environ []string) (*gatedir.Dir, error) {
 	var tried []error
 	for _, parent := range privateParents(environ) {
-		path, err := os.MkdirTemp(parent, "lockgate-")
+		path, err := os.MkdirTemp(parent, privatePrefix)
 		if err != nil {
 			tried = append(tried, err)
 			continue
@@ -368,6 +373,44 @@ func privateDir(environ []string) (*gatedir.Dir, error) {
 		tried = append(tried, err)
 	}
 	return nil, advise(fmt.Errorf("no place for a private directory: %w", errors.Join(tried...)), "set TMPDIR to a directory that can be written")
+}
+
+// privatePrefix starts the name of a private directory; the rest are digits.
+const privatePrefix = "lockgate-"
+
+// forgotten is how old a private directory is at least that nobody uses. A younger
+// one may be about to be used.
+const forgotten = time.Minute
+
+// sweep removes the private directories of runs whose two halves were both killed.
+// What is not quite like one of ours is left alone.
+func sweep(parent string) {
+	entries, err := os.ReadDir(parent)
+	if err != nil {
+		return
+	}
+	for _, entry := range entries {
+		digits, ours := strings.CutPrefix(entry.Name(), privatePrefix)
+		if !ours || strings.Trim(digits, "0123456789") != "" {
+			continue
+		}
+		info, err := entry.Info()
+		if err != nil || info.Mode() != fs.ModeDir|0o700 || time.Since(info.ModTime()) < forgotten {
+			continue
+		}
+		dir, err := gatedir.Open(filepath.Join(parent, entry.Name()))
+		if err != nil || dir.HolderLives() {
+			continue
+		}
+		if _, err := dir.ReadState(); err != nil {
+			continue
+		}
+		probe := dir.Probe()
+		if probe.Gone() {
+			_ = os.RemoveAll(dir.Path()) // another user's cannot be
+		}
+		_ = probe.Close()
+	}
 }
 
 func privateParents(environ []string) []string {

@@ -245,3 +245,31 @@ func TestAnExecBesideASidecarThatDoesNotExpectItIsRefused(t *testing.T) {
 		t.Errorf("the request is %+v, %v; want the sidecar's own", req, err)
 	}
 }
+
+func TestAHolderThatHasGoneIsMissedAndOneThatIsBackIsGreeted(t *testing.T) {
+	t.Parallel()
+	dir, err := gatedir.Open(memoryDir(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	holder, err := dir.LockHolder()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := startConfig(t, execConfig{Dir: dir.Path(), Role: "listen"}, "cmd")
+	r.request()
+	r.ready(func() { r.say(gatedir.Acquired, far) })
+	holder.Close()
+	r.untilLogged("does not run any more")
+	holder, err = dir.LockHolder()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer holder.Close()
+	r.untilLogged("is back")
+	r.signal(syscall.SIGUSR2)
+	r.wantEnd(7, "cmd user defined signal 2")
+	if n := strings.Count(r.logged(), "does not run any more"); n != 1 {
+		t.Errorf("the holder was missed %d times; want once", n)
+	}
+}

@@ -360,6 +360,7 @@ type supervisor struct {
 
 	goesOn    bool         // a lock that is lost does not stop CMD
 	unguarded bool         // it is lost, and CMD goes on
+	missed    int          // how often in a row the holder was not there
 	guarded   *slog.Logger // the logger while it is not
 
 	stopped bool          // lockgate's own stop has begun; it is never undone
@@ -409,6 +410,7 @@ func (s *supervisor) supervise() int {
 			look.Reset(lookEvery)
 			s.offer()
 			s.look()
+			s.lookAtHolder()
 		case <-s.alarm.C():
 		}
 		s.act()
@@ -432,6 +434,23 @@ func (s *supervisor) look() {
 		s.unguarded = false
 		s.Log = s.guarded
 		s.Log.Warn("the lock is held again", "lock", s.state.Lock, "token", s.state.Token)
+	}
+}
+
+// lookAtHolder says when the holder has gone, and when it is back. Nothing is done
+// about it: the deadlines stand, and it may come back before they pass.
+func (s *supervisor) lookAtHolder() {
+	const sure = 2 // one that is being started again may be back by then
+	if s.Dir.HolderLives() {
+		if s.missed >= sure {
+			s.Log.Info("the holder of the lock is back", "lock", s.state.Lock, "token", s.state.Token)
+		}
+		s.missed = 0
+		return
+	}
+	if s.missed++; s.missed == sure && !s.stopped && !s.state.Standing {
+		s.Log.Warn("the holder of the lock does not run any more; the command is stopped in time unless that comes back",
+			"lock", s.state.Lock, "token", s.state.Token, "stopped_in", (s.stopAt - bootclock.Now()).Round(time.Millisecond))
 	}
 }
 
