@@ -93,6 +93,28 @@ func TestCtrlCEndsACommandThatDoesNotHandleIt(t *testing.T) {
 	start(t, s.with(settings{"ON_BUSY": "fail"}), "run", "--", "true").wantExit(0)
 }
 
+// A shell that runs a command waits for it, so both have to be told, as they are
+// without lockgate.
+func TestCtrlCInAPipelineEndsAScriptAndWhatItRuns(t *testing.T) {
+	t.Parallel()
+	for name, rest := range map[string]string{
+		"output to a pipe":  " | cat",
+		"input from a file": " </dev/null",
+		"output to a file":  " >/dev/null",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := lasting(t)
+			p, at := newShell(t, s), newStage(t)
+			p.say(`"$lockgate" run -- bash -c '%s; exit 0'%s`, strings.Join(at.puppet(), " "), rest)
+			awaitFile(t, at.witness())
+			p.press(ctrlC)
+			p.wantCode(130)
+			start(t, s.with(settings{"ON_BUSY": "fail"}), "run", "--", "true").wantExit(0)
+		})
+	}
+}
+
 func TestCtrlCWhileWaitingLeavesNothing(t *testing.T) {
 	t.Parallel()
 	s := lasting(t)

@@ -85,6 +85,8 @@ func (p *program) next(code int, err error) string {
 		switch {
 		case errors.Is(err, gate.ErrStalled):
 			return "see what kept lockgate from running (Ctrl-Z, a frozen or overloaded machine, a restart that came late); a longer LOCKGATE_TTL gives it more time"
+		case errors.Is(err, gate.ErrNotTold):
+			return "see that the gate directory that the line above names is there, can be written and is not full"
 		case errors.Is(err, gate.ErrUntrusted):
 			return "see why the database could not be reached; to get over longer outages, set a longer LOCKGATE_TTL"
 		case errors.Is(err, gate.ErrMaxHold):
@@ -137,7 +139,7 @@ func (p *program) nextOfStore(err error) string {
 	case file:
 		return "see that the file in LOCKGATE_DB_URL is a lock database and its disk is well, then try again"
 	case errors.Is(err, db.ErrUnreachable):
-		return "see that host and port in LOCKGATE_DB_URL are right, and that nothing (a firewall, a network policy) stands between" + patience
+		return "see what the line above says, that host and port in LOCKGATE_DB_URL are right, and that nothing (a firewall, a network policy) stands between" + patience
 	}
 	return "see whether the database of LOCKGATE_DB_URL is well, then try again" + patience
 }

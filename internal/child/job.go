@@ -4,6 +4,7 @@ package child
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/signal"
 	"slices"
@@ -123,6 +124,34 @@ func (t *Terminal) Foreground() int {
 // (see [NewJob]), or we must be in the foreground ourselves.
 func (t *Terminal) Give(group int) error {
 	return unix.IoctlSetPointerInt(t.fd, unix.TIOCSPGRP, group)
+}
+
+// KeyboardGroup returns the process group that gets the keys of our controlling
+// terminal, as far as standard input, output or error tell; 0 if none does.
+func KeyboardGroup() int {
+	for fd := range 3 {
+		if group, err := foregroundGroup(fd); err == nil {
+			return group
+		}
+	}
+	return 0
+}
+
+// SignalGroup sends a signal to CMD's process group, if it was started with one, else
+// to CMD alone. The error wraps [os.ErrProcessDone] once CMD has been reaped.
+func (p *Process) SignalGroup(sig syscall.Signal) error {
+	if !p.group {
+		return p.Signal(sig)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.reaped {
+		return fmt.Errorf("signal process group %d: %w", p.pid, os.ErrProcessDone)
+	}
+	if err := syscall.Kill(-p.pid, sig); err != nil {
+		return fmt.Errorf("signal process group %d: %w", p.pid, err)
+	}
+	return nil
 }
 
 // GroupIsGone reports whether a process group has no member any more.

@@ -46,6 +46,10 @@ var (
 	// there, because we were frozen, starved, or killed and started again late.
 	ErrStalled = fmt.Errorf("%w: lockgate did not run when it was time", ErrUntrusted)
 
+	// ErrNotTold is part of ErrUntrusted where the store had renewed, but the new
+	// deadline could not be published.
+	ErrNotTold = errors.New("publish the new deadline")
+
 	// ErrMaxHold is the cause with which the work's context ends when the lock
 	// has been held for MaxHold.
 	ErrMaxHold = errors.New("lock was held for the longest time allowed")
@@ -687,7 +691,7 @@ func (r *renewer) renew(ctx context.Context) error {
 	case err == nil:
 		h := r.window(lease, t0, r.hold.acquired)
 		if err := r.Publish(h.status(Acquired, nil)); err != nil {
-			r.retry(fmt.Errorf("publish the new deadline: %w", err))
+			r.retry(fmt.Errorf("%w: %w", ErrNotTold, err))
 			return nil
 		}
 		r.hold = h

@@ -584,13 +584,19 @@ func (s *supervisor) sweep() {
 	}
 }
 
-// pass hands a signal to CMD alone, as kubelet would.
+// pass hands a signal to CMD alone, as kubelet would. One that the keyboard has sent
+// to lockgate is for the whole job, as without lockgate: a shell that runs a command
+// waits for it, and would not end if that was not told.
 func (s *supervisor) pass(sig os.Signal) {
 	n, ok := sig.(syscall.Signal)
 	if !ok {
 		return
 	}
-	if err := s.p.Signal(n); err != nil && !errors.Is(err, os.ErrProcessDone) {
+	send := s.p.Signal
+	if (n == syscall.SIGINT || n == syscall.SIGQUIT) && s.Job != nil && s.Job.Group > 0 && child.KeyboardGroup() == s.Job.Group {
+		send = s.p.SignalGroup
+	}
+	if err := send(n); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		s.Log.Warn("cannot pass a signal on", "signal", sig.String(), "err", err)
 	}
 }
