@@ -164,3 +164,41 @@ func TestAStateOfAnotherPodIsNoVerdict(t *testing.T) {
 		t.Error("CMD has run on another pod's verdict")
 	}
 }
+
+func TestSettingsThatDoNotGoTogetherNameBoth(t *testing.T) {
+	t.Parallel()
+	base := short(sqliteURL(t)).with(settings{"DIR": t.TempDir()})
+	for _, c := range []struct {
+		command string
+		set     settings
+		names   []string
+	}{
+		{"sidecar", settings{"WRAPPED": "false", "ON_BUSY": "fail"}, []string{"ON_BUSY", "WRAPPED"}},
+		{"sidecar", settings{"WRAPPED": "false", "MAX_HOLD": "1h"}, []string{"MAX_HOLD", "WRAPPED"}},
+		{"sidecar", settings{"WRAPPED": "false", "MIN_HOLD": "1h"}, []string{"MIN_HOLD", "WRAPPED"}},
+		{"sidecar", settings{"WRAPPED": "false", "ON_LOST": "continue"}, []string{"ON_LOST", "WRAPPED"}},
+		{"sidecar", settings{"WRAPPED": "false", "SIDECAR": "plain"}, []string{"SIDECAR", "WRAPPED"}},
+		{"init", settings{"WRAPPED": "false"}, []string{"ON_BUSY", "WRAPPED"}},
+		{"init", settings{"WRAPPED": "false", "ON_BUSY": "skip"}, []string{"ON_BUSY", "WRAPPED"}},
+		{"init", settings{"MIN_HOLD": "1h"}, []string{"MIN_HOLD", "TTL"}},
+		{"sidecar", settings{"MIN_HOLD": "2h", "MAX_HOLD": "1h"}, []string{"MIN_HOLD", "MAX_HOLD"}},
+		{"sidecar", settings{"POLL_EVERY": "3m"}, []string{"POLL_EVERY", "WAIT_TIMEOUT"}},
+		{"sidecar", settings{"RENEW_EVERY": "2s"}, []string{"RENEW_EVERY", "TTL", "STOP_GRACE", "SAFETY_MARGIN"}},
+		{"sidecar", settings{"DB_PASSWORD": "x"}, []string{"DB_PASSWORD", "DB_URL"}},
+		{"sidecar", settings{"DB_URL_FILE": "/x"}, []string{"DB_URL", "DB_URL_FILE"}},
+		{"sidecar", settings{"DB_URL": "mysql://u@h/d", "DB_PASSWORD": "x", "DB_PASSWORD_FILE": "/x"}, []string{"DB_PASSWORD", "DB_PASSWORD_FILE"}},
+		{"sidecar", settings{"DB_URL": "mysql://u@h/d", "DB_USER": "v"}, []string{"DB_USER", "DB_URL"}},
+		{"sidecar", settings{"DB_URL": "mysql://u@h/d", "DB_CA_FILE": "/etc/passwd"}, []string{"DB_CA_FILE", "DB_TLS"}},
+		{"sidecar", settings{"DB_URL": "mysql://u@h/d", "DB_CERT_FILE": "/etc/passwd"}, []string{"DB_CERT_FILE", "DB_KEY_FILE"}},
+	} {
+		t.Run(c.command+" "+strings.Join(c.names, " "), func(t *testing.T) {
+			t.Parallel()
+			p := start(t, base.with(c.set), c.command)
+			p.wantExit(78)
+			for _, name := range c.names {
+				wantSaid(t, p.said(), "LOCKGATE_"+name)
+			}
+			wantNext(t, p.said())
+		})
+	}
+}
