@@ -18,52 +18,36 @@ func (p *program) runInit(args []string) int {
 	if len(args) > 0 {
 		return p.wrongUsage("unexpected argument %q", args[0])
 	}
-	cfg, boot, code := p.load(config.Init)
+	c, code := p.hold(config.Init)
 	if code != 0 {
 		return code
 	}
+	defer c.close()
+	log := c.log
 	var dir *gatedir.Dir
-	if !p.needsNoDir(cfg) {
-		d, lock, code := p.holdDir(cfg)
+	if !p.needsNoDir(c.cfg) {
+		d, lock, code := p.holdDir(c.cfg)
 		if code != 0 {
 			return code
 		}
 		defer func() { _ = lock.Close() }()
 		dir = d
 	}
-	log, flush := p.logger(cfg)
-	defer flush()
-	store, wait, err := openStore(cfg, boot, log)
-	if err != nil {
-		return p.wrongConfig(err)
-	}
-	defer func() { _ = store.Close() }()
 	ctx, signal, stop := p.untilToldToStop(func(sig os.Signal) {
 		log.Info("told to stop", "signal", sig.String())
 	})
 	defer stop()
-	told := newTold(cfg, log)
-	defer told.close()
 
 	var status gate.Status
-	if config := gateConfig(cfg, store, wait, log); dir == nil {
-		config.Request.Owner = readableOwner(cfg, p.environ) + newNonce()
-		config.Publish = func(s gate.Status) error {
-			told.observe(s)
+	if dir == nil {
+		c.gate.Request.Owner = c.owner() + newNonce()
+		c.gate.Publish = func(s gate.Status) error {
+			c.told.observe(s)
 			return nil
 		}
-		status = gate.Take(ctx, config)
+		status = gate.Take(ctx, c.gate)
 	} else {
-		h := holder.New(holder.Config{
-			Dir:     dir,
-			Boot:    boot,
-			Pod:     cfg.PodUID,
-			Owner:   readableOwner(cfg, p.environ),
-			Gate:    config,
-			Policy:  policy(cfg),
-			Observe: told.observe,
-			Log:     log,
-		})
+		h := holder.New(c.on(dir))
 		defer func() { _ = h.Close() }()
 		status = h.Stand(ctx, newNonce())
 	}
@@ -71,7 +55,7 @@ func (p *program) runInit(args []string) int {
 		return gatedir.CodeSignal + int(n)
 	}
 	if status.State == gate.Acquired {
-		log.Info("held from here on without a renewal; the TTL frees the lock", "lock", cfg.Name, "ttl", cfg.TTL)
+		log.Info("held from here on without a renewal; the TTL frees the lock", "lock", c.cfg.Name, "ttl", c.cfg.TTL)
 	}
 	code = ownCode(status)
 	if failed(status) {

@@ -36,17 +36,12 @@ func (p *program) runRun(args []string) int {
 	if _, code := p.lookup(argv[0]); code != 0 {
 		return code
 	}
-	cfg, boot, code := p.load(config.Run)
+	c, code := p.hold(config.Run)
 	if code != 0 {
 		return code
 	}
-	log, flush := p.logger(cfg)
-	defer flush()
-	store, wait, err := openStore(cfg, boot, log)
-	if err != nil {
-		return p.wrongConfig(err)
-	}
-	defer func() { _ = store.Close() }()
+	defer c.close()
+	log := c.log
 	dir, err := privateDir(p.environ)
 	if err != nil {
 		return p.fail(gatedir.CodeConfig, err)
@@ -66,27 +61,19 @@ func (p *program) runRun(args []string) int {
 	}
 	sweep(filepath.Dir(dir.Path())) // while the half starts
 	watch := make(chan gate.Status, 1)
-	told := newTold(cfg, log)
-	defer told.close()
-	h := holder.New(holder.Config{
-		Dir:    dir,
-		Boot:   boot,
-		Owner:  readableOwner(cfg, p.environ),
-		Gate:   gateConfig(cfg, store, wait, log),
-		Policy: policy(cfg),
-		Observe: func(s gate.Status) {
-			r.wake()
-			told.observe(s)
-			replace(watch, s)
-		},
-		Log: log,
-	})
+	how := c.on(dir)
+	how.Observe = func(s gate.Status) {
+		r.wake()
+		c.told.observe(s)
+		replace(watch, s)
+	}
+	h := holder.New(how)
 	defer func() { _ = h.Close() }()
 
 	guarded := make(chan error, 1)
-	go func() { guarded <- r.guard(watch, lastMoment(cfg)) }()
+	go func() { guarded <- r.guard(watch, lastMoment(c.cfg)) }()
 	// The guarding half ends an attempt by ending, so this context never does.
-	status := h.Serve(context.Background(), gatedir.Request{Nonce: r.nonce, Boot: boot}, r.half.Gone())
+	status := h.Serve(context.Background(), gatedir.Request{Nonce: r.nonce, Boot: c.boot}, r.half.Gone())
 	if errors.Is(status.Err, gate.ErrPublish) {
 		_ = r.half.Signal(syscall.SIGTERM) // it waits for a verdict that cannot come
 	}

@@ -19,46 +19,29 @@ func (p *program) runSidecar(args []string) int {
 	if len(args) > 0 {
 		return p.wrongUsage("unexpected argument %q", args[0])
 	}
-	cfg, boot, code := p.load(config.Sidecar)
+	c, code := p.hold(config.Sidecar)
 	if code != 0 {
 		return code
 	}
-	dir, lock, code := p.holdDir(cfg)
+	defer c.close()
+	log := c.log
+	dir, lock, code := p.holdDir(c.cfg)
 	if code != 0 {
 		return code
 	}
 	defer func() { _ = lock.Close() }()
-
-	log, flush := p.logger(cfg)
-	defer flush()
-	store, wait, err := openStore(cfg, boot, log)
-	if err != nil {
-		return p.wrongConfig(err)
-	}
-	defer func() { _ = store.Close() }()
-
 	ctx, _, stop := p.untilToldToStop(func(sig os.Signal) {
 		log.Info("told to stop; a lock that is held stays held until main has ended", "signal", sig.String())
 	})
 	defer stop()
 
-	told := newTold(cfg, log)
-	told.failed = func(s gate.Status) { p.logNext(log, ownCode(s), s.Err) }
-	defer told.close()
-	h := holder.New(holder.Config{
-		Dir:         dir,
-		Boot:        boot,
-		Pod:         cfg.PodUID,
-		Owner:       readableOwner(cfg, p.environ),
-		Gate:        gateConfig(cfg, store, wait, log),
-		Policy:      policy(cfg),
-		MainTimeout: cfg.MainTimeout,
-		Once:        cfg.SidecarKind == config.Plain,
-		Observe:     told.observe,
-		Log:         log,
-	})
+	c.told.failed = func(s gate.Status) { p.logNext(log, ownCode(s), s.Err) }
+	how := c.on(dir)
+	how.MainTimeout, how.Once = c.cfg.MainTimeout, c.cfg.SidecarKind == config.Plain
+	h := holder.New(how)
 	defer func() { _ = h.Close() }()
-	if cfg.Wrapped {
+	var err error
+	if c.cfg.Wrapped {
 		log.Info("ready, waiting for lockgate exec to ask for the lock", "dir", dir.Path())
 		err = h.Sidecar(ctx)
 	} else {
