@@ -52,7 +52,9 @@ func TestAReplacementOfTheSameRunWaitsForTheDeadOneAndRuns(t *testing.T) {
 		}
 		info, err := os.Stat(same.witness())
 		must(t, err)
-		if gap := info.ModTime().Sub(last); gap <= 0 {
+		gap := info.ModTime().Sub(last)
+		t.Logf("run S skipped with 0; run R ran %s after the dead one's last sign of life", gap)
+		if gap <= 0 {
 			t.Errorf("the replacement ran %s before the dead one's last sign of life", -gap)
 		}
 		wantSaid(t, r.said(), "waiting for the lock", "it belongs to the same run as we do")
@@ -133,7 +135,9 @@ func TestMaxHoldStopsCMDAndThenReleases(t *testing.T) {
 		a.wrapper.wantExit(76)
 		info, err := os.Stat(b.witness())
 		must(t, err)
-		if gap := info.ModTime().Sub(a.lastLife()); gap <= 0 {
+		gap := info.ModTime().Sub(a.lastLife())
+		t.Logf("exit 76; the next one ran %s after the stopped one's last sign of life", gap)
+		if gap <= 0 {
 			t.Errorf("the next one ran %s before the stopped one's last sign of life", -gap)
 		}
 		wantSaid(t, a.wrapper.said(), "LOCKGATE_MAX_HOLD")
