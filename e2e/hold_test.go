@@ -172,6 +172,10 @@ func TestACommandThatMayGoOnGoesOnLoudly(t *testing.T) {
 		if how == bySidecar {
 			a.stopSidecar()
 		}
+		wantSaid(t, a.holder.said(), "see whether another has run meanwhile")
+		if said := a.holder.said(); strings.Contains(said, "was stopped in mid-work") {
+			t.Errorf("it says that the command was stopped: %s", said)
+		}
 		for _, p := range []*proc{a.holder, a.wrapper} {
 			_, after, _ := strings.Cut(p.said(), "without")
 			_, after, _ = strings.Cut(after, "\n")

@@ -156,7 +156,7 @@ func specs() []spec {
 			name: "unlock", group: groupLook, ordinary: true, reads: config.Unlock,
 			usage: []string{"unlock NAME [--token N] [--now]"},
 			short: "take a lock away from its holder",
-			about: "Shows the holder and asks first. The holder's next renewal is then refused: it stops its command, lets go, and only then the lock is free, at the latest when its lease ends. " +
+			about: "Shows the holder and asks first. The holder's next renewal is then refused: it stops its command, lets go, and only then the lock is free, at the latest when its lease ends. A lock that init took is never renewed, and ends by its TTL. " +
 				"A holder that was told to go on when its lock is lost does go on. A lock that is only kept after its holder has finished is free at once. No row is ever deleted.\n" +
 				"For a script, --token says which holder is meant; there is no question then, and another holder is left alone.",
 			options: []option{

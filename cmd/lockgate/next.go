@@ -59,6 +59,18 @@ func (p *program) logNext(log *slog.Logger, code int, err error) {
 	}
 }
 
+// lossOf is the error of a final status, with another advice where the command was
+// not stopped.
+func lossOf(cfg config.Config, s gate.Status) error {
+	if s.State == gate.Lost && cfg.OnLost == config.Continue && !errors.Is(s.Err, gate.ErrMaxHold) {
+		return advise(s.Err, "the command went on without the lock, as LOCKGATE_ON_LOST=continue asks: see whether another has run meanwhile")
+	}
+	if s.State == gate.Lost && !cfg.Wrapped {
+		return advise(s.Err, "main must not run on: see that it has lockgate check as its liveness probe; lockgate status shows who has the lock now")
+	}
+	return s.Err
+}
+
 // next says what a person does about an exit code of lockgate's own and the
 // error that led to it, which may be nil when it is not known. It is empty for
 // a code that asks for nothing.

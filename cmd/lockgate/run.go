@@ -85,7 +85,7 @@ func (p *program) runRun(args []string) int {
 		log.Error("the half of lockgate that ran the command was killed, and the rest with it", "signal", sig.String())
 	}
 	if failed(status) || code == gatedir.CodeInternal && !r.saidDone() {
-		p.logNext(log, code, status.Err)
+		p.logNext(log, code, lossOf(c.cfg, status))
 	}
 	return code
 }

@@ -35,7 +35,7 @@ func (p *program) runSidecar(args []string) int {
 	})
 	defer stop()
 
-	c.told.failed = func(s gate.Status) { p.logNext(log, ownCode(s), s.Err) }
+	c.told.failed = func(s gate.Status) { p.logNext(log, ownCode(s), lossOf(c.cfg, s)) }
 	how := c.on(dir)
 	how.MainTimeout, how.Once = c.cfg.MainTimeout, c.cfg.SidecarKind == config.Plain
 	h := holder.New(how)

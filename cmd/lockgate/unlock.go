@@ -172,7 +172,7 @@ func (u *unlocking) tell(was db.Row) error {
 	switch {
 	case was.Released:
 	case u.now:
-		text += "If its holder lives after all, its next renewal is refused, and it stops its command then.\n"
+		text += "If its holder lives after all, its next renewal is refused, and it stops its command then (one that took the lock by init never renews).\n"
 	default:
 		// Its holder may have renewed it right before that.
 		if rows, err := u.store.list(u.cfg, u.name); err == nil && len(rows) == 1 && rows[0].Token == was.Token {
