@@ -324,7 +324,10 @@ func (g *gate) acquire(ctx context.Context) (status Status, ok bool) {
 			}
 			ourRun := g.Request.Run != "" && held.Run == g.Request.Run || g.Kin != "" && held.Owner == g.Kin
 			who := fmt.Sprint(held.Owner, held.Token)
-			if ourRun && who != announced {
+			switch {
+			case !ourRun:
+				until = 0
+			case who != announced:
 				until = now + held.Remaining + g.PollEvery
 			}
 			switch {

@@ -101,6 +101,20 @@ func TestTheSameRunIsWaitedFor(t *testing.T) {
 				t.Errorf("Run = %+v after %s; want busy after 40s", status, at)
 			}
 		}},
+		{"a wait for another run is not made longer by a holder of our own before", func(t *testing.T, r *rig) {
+			own := r.holdAs("job-1", time.Hour)
+			r.cfg.Request.Run, r.cfg.OnBusy, r.cfg.WaitTimeout = "job-1", gate.Wait, 30*time.Second
+			time.AfterFunc(10*time.Second, func() {
+				_ = r.server.Open(memory.Hooks{}).Release(context.Background(), own, 0)
+				_, err := r.server.Open(memory.Hooks{}).TryAcquire(context.Background(),
+					db.Request{Name: "nightly", Owner: "c/1", Run: "job-2", TTL: time.Hour})
+				must(t, err)
+			})
+			status := r.run(t.Context(), never(t))
+			if _, at := r.first(gate.Busy); status.State != gate.Busy || at != 30*time.Second {
+				t.Errorf("Run = %+v after %s; want busy after 30s", status, at)
+			}
+		}},
 		{"another run's holder is a reason to skip", func(t *testing.T, r *rig) {
 			r.holdAs("job-1", 20*time.Second)
 			r.cfg.Request.Run = "job-2"
