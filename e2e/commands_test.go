@@ -480,7 +480,7 @@ func TestCommandsForPeopleListWrongSettings(t *testing.T) {
 		{[]string{"config"}, []string{"DB_URL", "DB_TABLE", "START_TIMEOUT", "DIR", "TLT"}},
 	} {
 		a := ask(t, wrong, "", c.args...)
-		a.want(t, 78, "lockgate config")
+		a.want(t, 78, "fix the settings")
 		for _, name := range c.names {
 			wantSaid(t, a.stderr, "LOCKGATE_"+name+" ")
 		}

@@ -151,7 +151,7 @@ func (p *program) nextOfStore(err error) string {
 	case file:
 		return "see that the file in LOCKGATE_DB_URL is a lock database and its disk is well, then try again"
 	case errors.Is(err, db.ErrUnreachable):
-		return "see what the line above says, that host and port in LOCKGATE_DB_URL are right, and that nothing (a firewall, a network policy) stands between" + patience
+		return "see that host and port in LOCKGATE_DB_URL are right, that the server takes one more connection, and that nothing (a firewall, a network policy) stands between" + patience
 	}
 	return "see whether the database of LOCKGATE_DB_URL is well, then try again" + patience
 }

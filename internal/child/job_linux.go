@@ -204,6 +204,20 @@ func (p *Process) Resume() error {
 	return errors.Join(append(errs, err)...)
 }
 
+// stopSignal returns the signal that has stopped a child of ours, 0 if none has or if
+// that was asked for by a wait before. It takes nothing away from a later wait.
+func stopSignal(pid int) syscall.Signal {
+	var info unix.Siginfo
+	if err := unix.Waitid(unix.P_PID, pid, &info, unix.WSTOPPED|unix.WNOHANG|unix.WNOWAIT|unix.WALL, nil); err != nil || info.Signo == 0 {
+		return 0
+	}
+	// si_pid, si_uid and si_status follow the first three numbers, aligned as a
+	// pointer is (sigaction(2), and siginfo_t in Linux' uapi/asm-generic/siginfo.h).
+	const word = unsafe.Sizeof(uintptr(0))
+	const first = (3*4 + word - 1) / word * word
+	return syscall.Signal(*(*int32)(unsafe.Add(unsafe.Pointer(&info), first+2*4))) //nolint:gosec // within info
+}
+
 // unstick continues a child that is stopped before it executes its program, from now
 // on until the returned function is called. We wait for it meanwhile, which no signal
 // but SIGKILL interrupts (CLONE_VFORK, clone(2)), so we could not stop ourselves, and
@@ -226,7 +240,9 @@ func (p *Process) unstick() (end func() (again bool)) {
 			for _, pid := range pids {
 				// It cannot be reaped meanwhile, for that is done later.
 				if s, err := readStat(pid); err == nil && s.parent == os.Getpid() && s.halted() && !p.earlier.has(s) {
-					again = again || s.group == pid
+					// Its program may run by now, and have been stopped because
+					// it is not in the foreground. That comes again by itself.
+					again = again || s.group == pid && stopSignal(pid) == syscall.SIGTSTP
 					_ = syscall.Kill(pid, syscall.SIGCONT)
 				}
 			}

@@ -1,6 +1,7 @@
 package child
 
 import (
+	"os/exec"
 	"syscall"
 	"testing"
 	"time"
@@ -114,5 +115,33 @@ func TestStopsTellsWhichSignalHasStoppedCMD(t *testing.T) {
 	<-p.Exited()
 	if code := p.ExitCode(); code != 137 {
 		t.Errorf("ExitCode() = %d; want 137", code)
+	}
+}
+
+func TestWhichSignalHasStoppedAChild(t *testing.T) {
+	// In a group of its own with us as its parent, which is not orphaned.
+	for _, sig := range []syscall.Signal{syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU, syscall.SIGSTOP} {
+		cmd := exec.Command("sleep", "1000")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		pid := cmd.Process.Pid
+		if got := stopSignal(pid); got != 0 {
+			t.Errorf("stopSignal of a child that runs = %v; want none", got)
+		}
+		if err := syscall.Kill(pid, sig); err != nil {
+			t.Fatal(err)
+		}
+		for end := time.Now().Add(time.Minute); stopSignal(pid) == 0 && time.Now().Before(end); {
+			time.Sleep(time.Millisecond)
+		}
+		for range 2 { // nothing is taken away
+			if got := stopSignal(pid); got != sig {
+				t.Errorf("stopSignal = %v; want %v", got, sig)
+			}
+		}
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
 	}
 }
