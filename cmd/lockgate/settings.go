@@ -18,7 +18,7 @@ func (p *program) runConfig(args []string) int {
 		return p.wrongUsage("config: %v", err)
 	}
 	settings, wrong := config.Explain(p.environ)
-	code := 0
+	var code int
 	if opts.json() {
 		code = p.printJSON(settings)
 	} else {
