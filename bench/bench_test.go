@@ -34,8 +34,8 @@ func TestAGoalMissedByALotIsAFailure(t *testing.T) {
 		{1.9, "met", false},
 		{2, "met", false},
 		{2.1, "goal missed", false},
-		{3, "goal missed", false},
-		{3.1, "GOAL MISSED by more than 1.5 x", true},
+		{6, "goal missed", false},
+		{6.1, "GOAL MISSED by more than 3 x", true},
 	} {
 		if got, failed := Goal(2).Judge(tt.ratio); got != tt.want || failed != tt.failed {
 			t.Errorf("Goal(2).Judge(%g) = %q, %t; want %q, %t", tt.ratio, got, failed, tt.want, tt.failed)

@@ -106,8 +106,9 @@ func Short(d time.Duration) string {
 type Goal float64
 
 // tolerance is by how much a goal may be missed: the machines differ in how long
-// a process, a disk and a processor take, and a goal is no promise.
-const tolerance = 1.5
+// a process, a disk and a processor take (flock writes nothing, SQLite waits for the
+// disk four times), and a goal is no promise. By more it is no longer the machine.
+const tolerance = 3
 
 // Judge says for people whether a ratio meets the goal, and whether it misses it
 // by so much that it is a failure.
@@ -118,6 +119,6 @@ func (g Goal) Judge(ratio float64) (verdict string, failed bool) {
 	case ratio <= float64(g)*tolerance:
 		return "goal missed", false
 	default:
-		return fmt.Sprintf("GOAL MISSED by more than %g x", tolerance), true
+		return fmt.Sprintf("GOAL MISSED by more than %d x", tolerance), true
 	}
 }

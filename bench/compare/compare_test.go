@@ -38,7 +38,7 @@ func TestTheExitSaysThatAGoalIsMissedByALot(t *testing.T) {
 	for _, tt := range []struct {
 		ratio  float64
 		missed bool
-	}{{2, false}, {2.9, false}, {3.1, true}} {
+	}{{2, false}, {5.9, false}, {6.1, true}} {
 		var out strings.Builder
 		err := report(&out, 20, []comparison{{ours: "a", theirs: "b", ratio: tt.ratio, goal: 2}})
 		if errors.Is(err, errMissed) != tt.missed {

@@ -105,8 +105,8 @@ func report(out io.Writer, runs int, all []comparison) error {
 	if err := bench.Table(out, rows...); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(out, "\nEach was run %d times, in turn. A/B is the ratio of the medians. A goal is missed without harm by up to\n"+
-		"half of it, for machines differ; by more it is a failure.\n", runs)
+	_, err := fmt.Fprintf(out, "\nEach was run %d times, in turn. A/B is the ratio of the medians. Machines differ, and a goal is no\n"+
+		"promise: missed by more than three times it is a failure.\n", runs)
 	if missed > 0 {
 		return errors.Join(err, fmt.Errorf("%d of %d: %w", missed, len(all), errMissed))
 	}
