@@ -13,22 +13,12 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/lockgate/lockgate/bench"
 	"github.com/lockgate/lockgate/internal/testserver"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	err := run(ctx, os.Stdout, os.Args[1:])
-	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "budget:", err)
-		os.Exit(1)
-	}
-}
+func main() { os.Exit(bench.Main("budget", run)) }
 
 // errOver says that something costs more than it may.
 var errOver = errors.New("over budget")

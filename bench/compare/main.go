@@ -16,27 +16,17 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/lockgate/lockgate/bench"
 	"github.com/lockgate/lockgate/internal/testserver"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	err := run(ctx, os.Stdout, os.Args[1:])
-	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "compare:", err)
-		os.Exit(1)
-	}
-}
+func main() { os.Exit(bench.Main("compare", run)) }
 
 // errMissed says that a goal is missed by more than a machine can explain.
 var errMissed = errors.New("a goal is missed by a lot")

@@ -16,7 +16,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"strconv"
 	"syscall"
 	"time"
@@ -29,15 +28,7 @@ import (
 	"github.com/lockgate/lockgate/internal/testserver"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	err := run(ctx, os.Stdout, os.Args[1:])
-	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "holders:", err)
-		os.Exit(1)
-	}
-}
+func main() { os.Exit(bench.Main("holders", run)) }
 
 // The settings that lockgate has by default.
 const (

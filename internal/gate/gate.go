@@ -534,15 +534,11 @@ func (g *gate) keep(ctx context.Context, h hold, work func(context.Context, db.L
 		// however late we are.
 		select {
 		case <-returned:
+			return g.letGo(ctx, r.hold, r.lost, succeeded)
 		case <-time.After(resumeGrace):
 		}
 	}
 	for {
-		select {
-		case <-returned:
-			return g.letGo(ctx, r.hold, r.lost, succeeded)
-		default:
-		}
 		timer.Reset(r.sleep())
 		select {
 		case <-returned:

@@ -27,19 +27,32 @@ const probePatience = 300 * time.Millisecond
 // LockHolder takes holder.lock until the file is closed or the process ends.
 // [ErrTaken] when another holder uses the directory.
 func (d *Dir) LockHolder() (*os.File, error) {
-	f, err := openLock(d.file(holderLockName))
+	ctx, cancel := context.WithTimeout(context.Background(), probePatience)
+	defer cancel()
+	return d.lock(ctx, holderLockName)
+}
+
+// lock takes a lock, which others may probe, until the file is closed. It tries until
+// ctx ends; then it returns [ErrTaken].
+func (d *Dir) lock(ctx context.Context, name string) (*os.File, error) {
+	f, err := openLock(d.file(name))
 	if err != nil {
-		return nil, fmt.Errorf("lock %s: %w", holderLockName, err)
+		return nil, fmt.Errorf("lock %s: %w", name, err)
 	}
-	for until := time.Now().Add(probePatience); ; time.Sleep(5 * time.Millisecond) {
+	for {
 		err = flock(f, syscall.LOCK_EX)
 		if err == nil {
 			return f, nil
 		}
-		if !errors.Is(err, ErrTaken) || time.Now().After(until) {
-			_ = f.Close()
-			return nil, fmt.Errorf("lock %s: %w", holderLockName, err)
+		if errors.Is(err, ErrTaken) {
+			select {
+			case <-ctx.Done():
+			case <-time.After(5 * time.Millisecond):
+				continue
+			}
 		}
+		_ = f.Close()
+		return nil, fmt.Errorf("lock %s: %w", name, err)
 	}
 }
 
@@ -63,25 +76,9 @@ type MainLock struct {
 // LockMain takes main.lock. It tries until ctx ends, because holders probe the
 // lock and an earlier exec may be on its way out; then it returns [ErrTaken].
 func (d *Dir) LockMain(ctx context.Context) (*MainLock, error) {
-	f, err := openLock(d.file(mainLockName))
+	f, err := d.lock(ctx, mainLockName)
 	if err != nil {
-		return nil, fmt.Errorf("lock %s: %w", mainLockName, err)
-	}
-	for {
-		err = flock(f, syscall.LOCK_EX)
-		if !errors.Is(err, ErrTaken) {
-			break
-		}
-		select {
-		case <-ctx.Done():
-			_ = f.Close()
-			return nil, fmt.Errorf("lock %s: %w", mainLockName, err)
-		case <-time.After(5 * time.Millisecond):
-		}
-	}
-	if err != nil {
-		_ = f.Close()
-		return nil, fmt.Errorf("lock %s: %w", mainLockName, err)
+		return nil, err
 	}
 	high, err := dupInheritable(int(f.Fd()), minMainFD)
 	if err != nil {
